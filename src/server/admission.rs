@@ -382,7 +382,7 @@ impl Admission {
         let reason = if self.with_hooks.is_none() {
             TOO_MANY_PENDING.to_owned()
         } else if request.content.is_update() {
-            UpdateError::Other(TOO_MANY_PENDING_FOR_HOOKS.to_owned()).answer()
+            UpdateError::Other(TOO_MANY_PENDING_FOR_HOOKS.to_owned()).response_text()
         } else {
             TOO_MANY_PENDING_FOR_HOOKS.to_owned()
         };

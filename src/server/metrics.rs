@@ -4,7 +4,8 @@
 //! numbers on request and never waits.
 
 use super::ServerLoop;
-use ankaios_model::collect::CollectEntries as _;
+use super::updates::Modes;
+use ankaios_model::complete_state::WorkloadStates;
 use ankaios_model::execution_state::Phase;
 use ankaios_model::names::Name;
 use ankaios_model::version::VERSION;
@@ -40,7 +41,7 @@ const MODE_SWITCHES: Family = Family::counter(
     "Switches of the mode since the start of the server, by clients or because of a failure.",
 );
 
-/// Where the thread `metrics` requests the numbers: it sends where their text is put.
+/// A request of the thread `metrics` for the numbers: the channel for their text.
 pub type NumbersRequest = Sender<String>;
 
 /// Requests the numbers from the server; `None` when it has ended, or is busy for long.
@@ -56,11 +57,22 @@ impl ServerLoop {
         self.metrics = Some(requests);
     }
 
-    /// The numbers at this moment. All states of an agent are there when it has one of them: a
-    /// series that comes and goes cannot be compared with others.
+    /// The numbers at this moment, in the format of Prometheus.
     pub(super) fn numbers(&self) -> String {
         let mut text = MetricsText::default();
         text.add(&INFO, &[("version", VERSION)], 1);
+        self.add_agents(&mut text);
+        let counts = self.updates.counts();
+        text.add(&UPDATES, &[("result", "accepted")], counts.accepted);
+        text.add(&UPDATES, &[("result", "refused")], counts.refused);
+        if let Some(modes) = &self.updates.workloads().modes {
+            add_modes(&mut text, modes);
+        }
+        add_states(&mut text, &self.updates.workloads().states);
+        text.finish()
+    }
+
+    fn add_agents(&self, text: &mut MetricsText) {
         text.add(&AGENTS, &[], self.sessions.agents().len());
         if let Some(expires) = self.expiry.own {
             text.add(&CERTIFICATE, &[("agent", "")], expires);
@@ -70,39 +82,37 @@ impl ServerLoop {
                 text.add(&CERTIFICATE, &[("agent", name)], expires);
             }
         }
-        let counts = self.updates.counts();
-        for (result, count) in [("accepted", counts.accepted), ("refused", counts.refused)] {
-            text.add(&UPDATES, &[("result", result)], count);
+    }
+}
+
+fn add_modes(text: &mut MetricsText, modes: &Modes) {
+    if let Some(mode) = modes.current() {
+        text.add(&MODE, &[("mode", mode)], 1);
+    }
+    let switches = modes.switches;
+    text.add(&MODE_SWITCHES, &[("cause", "client")], switches.client);
+    text.add(&MODE_SWITCHES, &[("cause", "failure")], switches.failure);
+}
+
+/// Adds the number of instances in each state. An agent with one instance has a number for every
+/// state, be it 0: a series that comes and goes cannot be compared with others.
+fn add_states(text: &mut MetricsText, states: &WorkloadStates) {
+    let mut zeros: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for (phase, state, _) in Phase::ALL {
+        if phase != Phase::Removed {
+            zeros.insert(state, 0);
         }
-        if let Some(modes) = &self.updates.workloads().modes {
-            modes
-                .current()
-                .into_iter()
-                .for_each(|mode| text.add(&MODE, &[("mode", mode)], 1));
-            for (cause, count) in [
-                ("client", modes.switches.client),
-                ("failure", modes.switches.failure),
-            ] {
-                text.add(&MODE_SWITCHES, &[("cause", cause)], count);
-            }
+    }
+    let mut agents: BTreeMap<Name, BTreeMap<&'static str, u64>> = BTreeMap::new();
+    for (instance, state) in states.iter() {
+        let counts = agents
+            .entry(instance.agent)
+            .or_insert_with(|| zeros.clone());
+        *counts.entry(state.phase.state()).or_default() += 1;
+    }
+    for (agent, counts) in &agents {
+        for (state, count) in counts {
+            text.add(&WORKLOADS, &[("agent", agent), ("state", state)], count);
         }
-        let stored = Phase::ALL
-            .iter()
-            .filter(|(phase, ..)| *phase != Phase::Removed);
-        let none: BTreeMap<&'static str, u64> =
-            stored.map(|(_, state, _)| (*state, 0)).collect_entries();
-        let mut workloads: BTreeMap<Name, BTreeMap<&'static str, u64>> = BTreeMap::new();
-        for (instance, state) in self.updates.workloads().states.iter() {
-            let states = workloads
-                .entry(instance.agent)
-                .or_insert_with(|| none.clone());
-            *states.entry(state.phase.state()).or_default() += 1;
-        }
-        for (agent, states) in &workloads {
-            for (state, count) in states {
-                text.add(&WORKLOADS, &[("agent", agent), ("state", state)], count);
-            }
-        }
-        text.finish()
     }
 }

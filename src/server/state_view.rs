@@ -1,4 +1,4 @@
-//! Reads of the complete state: builds what the masks select and nothing else.
+//! Reads of the complete state: builds the parts that masks select and no others.
 //!
 //! Thread: `server`; plain functions over the state that [`super::ServerLoop`] owns.
 
@@ -19,18 +19,17 @@ use std::sync::Arc;
 /// Everything that can be read.
 #[derive(Clone, Copy)]
 pub struct StateView<'s> {
-    /// What users want.
     pub desired: &'s DesiredState,
-    /// What agents have to run.
+    /// The effective workloads.
     pub effective: &'s BTreeMap<Name, AddedWorkload>,
-    /// What runs.
+    /// The execution states of all instances.
     pub states: &'s WorkloadStates,
-    /// Who is connected.
+    /// The connected agents.
     pub agents: &'s BTreeMap<Name, ConnectedAgent>,
 }
 
 impl<'s> StateView<'s> {
-    /// What `paths` lead to; for events, where keys may contain dots.
+    /// The parts of the state at `paths`, for events: keys in paths may contain dots.
     pub fn read_paths<'p>(&self, paths: impl Iterator<Item = &'p [String]>) -> Node {
         self.select(&MaskTree::of_paths(paths))
     }
@@ -58,66 +57,62 @@ impl<'s> StateView<'s> {
         ])
     }
 
-    /// What `tree` selects, which are the masks of a read. A state that a mask names has at least
-    /// its version.
+    /// The parts of the state that `tree`, the masks of a read, selects.
     // [impl->swdd~server-filters-get-complete-state-result~2]
     pub fn select(&self, tree: &MaskTree) -> Node {
         let wanted = tree.wanted();
-        let mut selected = Vec::new();
-        let (desired, effective) = (wanted.below("desiredState"), wanted.below("effectiveState"));
-        let workloads = entries(&desired.below("workloads"), &self.desired.workloads, sparse);
-        let configs = entries(
-            &desired.below("configs"),
-            &self.desired.configs,
-            config_node,
-        );
-        let configs = configs.filter(|_| !self.desired.configs.is_empty());
-        let run = entries(&effective.below("workloads"), self.effective, |added| {
-            sparse(&added.workload)
-        });
-        let state_parts = [
-            ("desiredState", self.state(&desired, workloads, configs)),
-            ("effectiveState", self.state(&effective, run, None)),
+        let parts = [
+            ("desiredState", self.desired_state(&wanted, tree)),
+            ("effectiveState", self.effective_state(&wanted, tree)),
+            (
+                "workloadStates",
+                self.workload_states(&wanted.below("workloadStates")),
+            ),
+            ("agents", self.connected_agents(&wanted.below("agents"))),
         ];
-        for (name, mut part) in state_parts {
-            // A state without version is not valid, so it comes with whatever is read; also when a
-            // mask only begins with the name and reads nothing.
-            if (part.is_some() || tree.begins_with(name))
-                && let Node::Map(entries) = part.get_or_insert_default()
-            {
-                entries.insert(
-                    "apiVersion".to_owned(),
-                    Node::text(&*self.desired.api_version),
-                );
-            }
-            selected.extend(part.map(|part| (name, part)));
-        }
-        let states = self.workload_states(&wanted.below("workloadStates"));
-        selected.extend(states.map(|states| ("workloadStates", states)));
-        selected.extend(
-            self.connected_agents(&wanted.below("agents"))
-                .map(|agents| ("agents", agents)),
-        );
-        Node::map(selected)
+        Node::Map(existing(parts))
     }
 
-    fn state(
+    fn desired_state(&self, wanted: &Wanted<'_>, tree: &MaskTree) -> Option<Node> {
+        let wanted = wanted.below("desiredState");
+        let workloads = entries(&wanted.below("workloads"), &self.desired.workloads, sparse);
+        let configs = if self.desired.configs.is_empty() {
+            None
+        } else {
+            entries(&wanted.below("configs"), &self.desired.configs, config_node)
+        };
+        let parts = [("workloads", workloads), ("configs", configs)];
+        let state = present(&wanted, parts);
+        self.with_version(state, &wanted, tree.begins_with("desiredState"))
+    }
+
+    fn effective_state(&self, wanted: &Wanted<'_>, tree: &MaskTree) -> Option<Node> {
+        let wanted = wanted.below("effectiveState");
+        let workloads = entries(&wanted.below("workloads"), self.effective, |added| {
+            sparse(&added.workload)
+        });
+        let parts = [("workloads", workloads)];
+        let state = present(&wanted, parts);
+        self.with_version(state, &wanted, tree.begins_with("effectiveState"))
+    }
+
+    /// Adds the version to the selected parts of a state: a state without one is not valid. It is
+    /// there as soon as a mask names the state, even if that selects no part.
+    fn with_version(
         &self,
+        state: Option<Node>,
         wanted: &Wanted<'_>,
-        workloads: Option<Node>,
-        configs: Option<Node>,
+        is_named: bool,
     ) -> Option<Node> {
-        let version = wanted
-            .below("apiVersion")
-            .take(Node::text(&*self.desired.api_version));
-        present(
-            wanted,
-            [
-                ("apiVersion", version),
-                ("workloads", workloads),
-                ("configs", configs),
-            ],
-        )
+        let is_read = wanted.below("apiVersion").is_whole();
+        if state.is_none() && !is_named && !is_read {
+            return None;
+        }
+        let mut state = state.unwrap_or_default();
+        if let Node::Map(fields) = &mut state {
+            fields.insert("apiVersion", Node::text(&*self.desired.api_version));
+        }
+        Some(state)
     }
 
     fn connected_agents(&self, wanted: &Wanted<'_>) -> Option<Node> {
@@ -131,36 +126,45 @@ impl<'s> StateView<'s> {
             return None;
         }
         let mut agents = Entries::default();
-        let mut add = |entry| add_state(&mut agents, wanted, entry);
         match wanted.keys() {
-            Keys::All => self.states.iter().for_each(add),
+            Keys::All => add_states(&mut agents, wanted, self.states.iter()),
             Keys::Named(names) => {
-                names
-                    .into_iter()
-                    .for_each(|agent| match wanted.below(agent).keys() {
-                        Keys::All => self.states.of_agent(agent).for_each(&mut add),
-                        Keys::Named(workloads) => workloads
-                            .into_iter()
-                            .flat_map(|workload| self.states.of_agent_workload(agent, workload))
-                            .for_each(&mut add),
-                    })
+                for agent in names {
+                    self.add_states_of_agent(&mut agents, wanted, agent);
+                }
             }
         }
-        (wanted.is_whole() || !agents.is_empty()).then_some(Node::Map(agents))
+        present_entries(wanted, agents)
+    }
+
+    /// Looks up only the named workloads, if masks name some.
+    fn add_states_of_agent(&self, agents: &mut Entries, wanted: &Wanted<'_>, agent: &str) {
+        match wanted.below(agent).keys() {
+            Keys::All => add_states(agents, wanted, self.states.of_agent(agent)),
+            Keys::Named(workloads) => {
+                for workload in workloads {
+                    let states = self.states.of_agent_workload(agent, workload);
+                    add_states(agents, wanted, states);
+                }
+            }
+        }
     }
 }
 
-fn add_state(
+/// Adds the wanted parts of these states to the tree `agents`.
+fn add_states<'s>(
     agents: &mut Entries,
     wanted: &Wanted<'_>,
-    (instance, state): (InstanceName, &ExecutionState),
+    states: impl Iterator<Item = (InstanceName, &'s ExecutionState)>,
 ) {
-    let wanted = wanted
-        .below(&instance.agent)
-        .below(&instance.workload)
-        .below(&instance.id);
-    if let Some(node) = state_parts(&wanted, state) {
-        put_instance(agents, &instance, node);
+    for (instance, state) in states {
+        let wanted = wanted
+            .below(&instance.agent)
+            .below(&instance.workload)
+            .below(&instance.id);
+        if let Some(node) = state_parts(&wanted, state) {
+            put_instance(agents, &instance, node);
+        }
     }
 }
 
@@ -180,18 +184,18 @@ fn state_parts(wanted: &Wanted<'_>, state: &ExecutionState) -> Option<Node> {
     if wanted.is_nothing() {
         return None;
     }
-    let pair = wanted.below("state").is_whole() || wanted.below("subState").is_whole();
+    let has_pair = wanted.below("state").is_whole() || wanted.below("subState").is_whole();
     let mut node = execution_state_node(state);
     if let Node::Map(entries) = &mut node {
         entries.retain(|key, _| match &**key {
-            "state" | "subState" => pair,
+            "state" | "subState" => has_pair,
             other => wanted.below(other).is_whole(),
         });
     }
     (wanted.is_whole() || !node.is_empty_container()).then_some(node)
 }
 
-/// The wanted entries of a map whose values are rendered only when they are wanted.
+/// The wanted entries of a map. Only their values are rendered by `node`.
 pub(crate) fn entries<K, V>(
     wanted: &Wanted<'_>,
     map: &BTreeMap<K, V>,
@@ -203,38 +207,56 @@ where
     if wanted.is_nothing() {
         return None;
     }
-    let entry = |key: &str, value: &V| {
-        let below = wanted.below(key);
-        if below.is_nothing() {
-            None
-        } else {
-            Some((key.to_owned(), below.take(node(value))?))
+    let mut found = Entries::default();
+    match wanted.keys() {
+        Keys::All => {
+            for (key, value) in map {
+                add_wanted(&mut found, wanted, key.as_ref(), || node(value));
+            }
         }
-    };
-    let found: Entries = match wanted.keys() {
-        Keys::All => map
-            .iter()
-            .filter_map(|(key, value)| entry(key.as_ref(), value))
-            .collect(),
-        Keys::Named(names) => names
-            .into_iter()
-            .filter_map(|name| entry(name, map.get(name)?))
-            .collect(),
-    };
-    (wanted.is_whole() || !found.is_empty()).then_some(Node::Map(found))
+        Keys::Named(names) => {
+            for name in names {
+                if let Some(value) = map.get(name) {
+                    add_wanted(&mut found, wanted, name, || node(value));
+                }
+            }
+        }
+    }
+    present_entries(wanted, found)
 }
 
-/// A map of the parts that exist, or nothing when there is none and the map itself is not wanted.
+/// Adds the wanted part of the entry `key`, if there is one.
+fn add_wanted(entries: &mut Entries, wanted: &Wanted<'_>, key: &str, node: impl FnOnce() -> Node) {
+    let below = wanted.below(key);
+    if below.is_nothing() {
+        return;
+    }
+    if let Some(part) = below.take(node()) {
+        entries.insert(key.to_owned(), part);
+    }
+}
+
+/// A map of the parts that exist; `None` if there is none and the map itself is not wanted.
 pub(crate) fn present<const N: usize>(
     wanted: &Wanted<'_>,
-    parts: [(&str, Option<Node>); N],
+    parts: [(&'static str, Option<Node>); N],
 ) -> Option<Node> {
-    let node = Node::map(
-        parts
-            .into_iter()
-            .filter_map(|(key, part)| Some((key, part?))),
-    );
-    (wanted.is_whole() || !node.is_empty_container()).then_some(node)
+    present_entries(wanted, existing(parts))
+}
+
+/// A map of these entries; `None` if there is none and the map itself is not wanted.
+pub(crate) fn present_entries(wanted: &Wanted<'_>, entries: Entries) -> Option<Node> {
+    (wanted.is_whole() || !entries.is_empty()).then_some(Node::Map(entries))
+}
+
+fn existing<const N: usize>(parts: [(&'static str, Option<Node>); N]) -> Entries {
+    let mut entries = Entries::default();
+    for (key, part) in parts {
+        if let Some(part) = part {
+            entries.insert(key, part);
+        }
+    }
+    entries
 }
 
 fn full(workload: &Arc<Workload>) -> Node {

@@ -82,7 +82,7 @@ fn plan(config: &str) -> WorkloadPlan {
 }
 
 fn answer(outcome: HookOutcome) -> String {
-    outcome.expect_err("the update is refused").answer()
+    outcome.expect_err("the update is refused").response_text()
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn the_first_veto_ends_the_chain_and_its_reason_is_answered() {
     ]);
     let veto = hooks.run(&plan("x")).unwrap_err();
     assert_eq!(
-        veto.answer(),
+        veto.response_text(),
         "Update rejected by mutating hook 'no': 'Hook 'no' rejected the change: because'"
     );
     assert_eq!(

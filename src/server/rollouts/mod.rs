@@ -481,7 +481,9 @@ fn block_of(workload: &Workload) -> Option<lifecycle::Update> {
     if !config.contains("update") && !config.contains('\\') {
         return None;
     }
-    lifecycle::of_config(&workload.runtime, config).ok()??.update
+    lifecycle::of_config(&workload.runtime, config)
+        .ok()??
+        .update
 }
 
 // ------------------------------------------------------------------- reading

@@ -141,8 +141,7 @@ impl OpenUpdate {
 
     /// Returns whether this agent prepares an instance of the update.
     pub(crate) fn has_staged(&self, agent: &str) -> bool {
-        self.staged()
-            .any(|(instance, _)| *instance.agent == *agent)
+        self.staged().any(|(instance, _)| *instance.agent == *agent)
     }
 
     /// Forgets the reports of an agent that has connected: they are outdated. If it cannot prepare,
@@ -230,11 +229,7 @@ impl OpenUpdate {
 
     /// The agents that have been away for too long to be waited for. One whose instances have a
     /// condition is none of them: the update must not be switched before that is met.
-    fn given_up<'o>(
-        &self,
-        away: &'o BTreeMap<Name, Instant>,
-        now: Instant,
-    ) -> BTreeSet<&'o Name> {
+    fn given_up<'o>(&self, away: &'o BTreeMap<Name, Instant>, now: Instant) -> BTreeSet<&'o Name> {
         let mut given_up = BTreeSet::new();
         for (agent, since) in away {
             if now.saturating_duration_since(*since) >= UPDATE_AGENT_AWAY {

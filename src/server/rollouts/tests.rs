@@ -468,10 +468,7 @@ fn sixteen_are_open_and_one_that_waits_for_absent_agents_only_makes_room() {
     rig.apply(&[&on(15, "absent")]).unwrap();
     rig.apply(&[&on(16, "A")]).unwrap();
     assert_eq!(rig.read(16, "phase"), "KEPT");
-    assert_eq!(
-        rig.read(16, "reason"),
-        "no longer awaited: agent absent"
-    );
+    assert_eq!(rig.read(16, "reason"), "no longer awaited: agent absent");
     let error = rig.apply(&[&on(17, "A")]).unwrap_err();
     assert!(
         error.starts_with("Update rejected: '16 guarded updates are open"),

@@ -1,5 +1,5 @@
-//! The checks of an update, and what it means for workloads. Nothing is changed here, so a refused
-//! update leaves no trace.
+//! The checks of an update, and the new revisions of its workloads. Nothing is changed here, so a
+//! refused update leaves no trace.
 //!
 //! Thread: `server`; plain values and the part of [`Workloads`] that makes them.
 
@@ -24,37 +24,41 @@ use ankaios_model::workload::Workload;
 use ankaios_wire::limits::AGENT_TAGS_BYTES;
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
-use std::fmt::Display;
+
 use std::sync::Arc;
 
-/// Workloads of a start that cannot be taken over, and why.
+/// All runtime configurations of one update or start that may have a `lifecycle:` block, in bytes:
+/// some 20,000 with forty nodes each. The server reads them in a row, about 5 ns for each byte.
+const LIFECYCLE_BYTES_MAX: usize = 128 * 1024 * 1024;
+
+/// Workloads of a start that cannot be taken over, with the reason.
 pub(crate) type Failed = BTreeMap<Name, String>;
 
-/// An update that passed all checks but is not carried out yet.
+/// An update that passed all checks and is not committed yet.
 #[derive(Debug, Default)]
 pub(crate) struct CheckedUpdate {
-    /// What changes in the desired state.
+    /// The change of the desired state.
     pub(crate) change: DesiredChange,
     /// The new revisions of the workloads that are rendered in another way, or that hooks have
     /// changed.
     pub(crate) revisions: BTreeMap<Name, Revision>,
     /// Workloads that fail alone.
     pub(crate) failed: Failed,
-    /// Whether a client writes the config item of the mode, also with the text that it has.
+    /// Whether a client writes the config item of the mode, be it with the same text.
     pub(crate) writes_mode: bool,
     /// Workloads that are restarted.
     pub(crate) restarted: BTreeSet<Name>,
 }
 
-/// What brings a change, which decides about workloads that cannot be taken over.
+/// The source of a change. It decides about workloads that cannot be taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UpdateSource {
     /// A request: the whole update is refused.
     Update,
-    /// The same of a workload, whose templates may render less.
+    /// A request of a workload, whose templates may render less.
     UpdateOfWorkload,
-    /// The startup manifest: it is refused, unless only its templates do too much. They may come
-    /// from many users, and a server that ends would be started again and again.
+    /// The startup manifest: it is refused, unless its templates only do too much altogether. They
+    /// may come from many users, and a server that ends would be started again and again.
     Manifest,
     /// A state that an earlier server had accepted: each such workload fails alone.
     Stored,
@@ -65,10 +69,11 @@ impl UpdateSource {
         matches!(self, Self::Update | Self::UpdateOfWorkload)
     }
 
-    /// Notes the reason for a workload that fails alone.
+    /// Notes the reason for a workload that fails alone. `does_too_much`: its templates exceed a
+    /// bound of the whole update.
     ///
     /// # Errors
-    /// The `error`, where it is one of the whole update.
+    /// The `error`, if it refuses the whole update.
     fn fail(
         self,
         failed: &mut Failed,
@@ -76,7 +81,11 @@ impl UpdateSource {
         error: UpdateError,
         does_too_much: bool,
     ) -> Result<(), UpdateError> {
-        let fails_alone = self == Self::Stored || self == Self::Manifest && does_too_much;
+        let fails_alone = match self {
+            Self::Update | Self::UpdateOfWorkload => false,
+            Self::Manifest => does_too_much,
+            Self::Stored => true,
+        };
         if !fails_alone {
             return Err(error);
         }
@@ -85,7 +94,28 @@ impl UpdateSource {
     }
 }
 
-/// Tags that an update gives to an agent are bounded like those of its hello.
+/// Checks the API version and the keys of configs.
+fn check_rules(change: &DesiredChange) -> Result<(), UpdateError> {
+    if let Some(version) = &change.api_version {
+        let is_deprecated = check_api_version(version).map_err(rule)?;
+        if is_deprecated {
+            log::warn!("The API version '{version}' is deprecated; use 'v1'.");
+        }
+    }
+    let mut configs = Vec::new();
+    for (key, item) in &change.configs {
+        if let Some(item) = item {
+            configs.push((key, item));
+        }
+    }
+    check_config_keys(configs).map_err(rule)
+}
+
+fn rule(error: ValidationError) -> UpdateError {
+    UpdateError::Rule(error.to_string())
+}
+
+/// Checks the tags that an update gives to agents: they have the bound of the tags in a hello.
 fn check_agent_tags(agent_tags: &BTreeMap<Name, Tags>) -> Result<(), UpdateError> {
     for (name, tags) in agent_tags {
         let bytes = tags_bytes(tags);
@@ -100,37 +130,47 @@ fn check_agent_tags(agent_tags: &BTreeMap<Name, Tags>) -> Result<(), UpdateError
     Ok(())
 }
 
-/// What an earlier server accepted stays as it is, also at a start; its agent reports what is wrong
-/// with it.
+/// Checks the mount points of files. Only updates are checked: a workload that an earlier server has
+/// accepted stays unchanged at a start, and its agent reports the fault.
 fn check_files(change: &DesiredChange) -> Result<(), UpdateError> {
     for (name, workload) in &change.workloads {
-        let checked = workload
-            .iter()
-            .try_for_each(|workload| check_mount_points(workload));
-        checked.map_err(|error| UpdateError::invalid(named(&error, name)))?;
+        if let Some(workload) = workload
+            && let Err(error) = check_mount_points(workload)
+        {
+            return Err(UpdateError::invalid(named(&error, name)));
+        }
     }
     Ok(())
 }
 
-/// A typo in a `lifecycle:` block must not switch a safety gate off, so the server refuses it.
-///
-/// `left` is what the texts may still become that are read for this update.
-fn check_lifecycle(
+/// Checks a rendered workload and its `lifecycle:` block, in which a typo must not switch a safety
+/// gate off. `bytes_left`, see [`LIFECYCLE_BYTES_MAX`].
+fn check_rendered(
     AddedWorkload { instance, workload }: &AddedWorkload,
-    left: &mut usize,
+    bytes_left: &mut usize,
 ) -> Result<(), UpdateError> {
-    let refused = |error: LifecycleError| {
-        UpdateError::invalid(format_args!("Workload '{}': {error}", instance.workload))
-    };
-    let read = lifecycle::of_config_within(&workload.runtime, &workload.runtime_config, left);
-    if let Some(lifecycle) = read.map_err(refused)? {
-        let checked = lifecycle.check_dependencies(&workload.dependencies);
-        checked.map_err(refused)?;
+    let name = &instance.workload;
+    if let Err(error) = check_workload(name, workload) {
+        return Err(UpdateError::invalid(named(&error, name)));
+    }
+    match check_lifecycle(workload, bytes_left) {
+        Ok(()) => Ok(()),
+        Err(error) => Err(UpdateError::invalid(format_args!(
+            "Workload '{name}': {error}"
+        ))),
+    }
+}
+
+fn check_lifecycle(workload: &Workload, bytes_left: &mut usize) -> Result<(), LifecycleError> {
+    let config = &workload.runtime_config;
+    let lifecycle = lifecycle::of_config_within(&workload.runtime, config, bytes_left)?;
+    if let Some(lifecycle) = lifecycle {
+        lifecycle.check_dependencies(&workload.dependencies)?;
     }
     Ok(())
 }
 
-/// The text of `error`, with the name of the workload it is about.
+/// The text of `error`, with the name of its workload.
 fn named(error: &ValidationError, workload: &str) -> String {
     if error.names_workload() {
         error.to_string()
@@ -144,8 +184,8 @@ fn with_workload(error: &dyn Error, workload: &str) -> String {
 }
 
 impl Workloads {
-    /// Checks and renders `change`, and finds out what it means for workloads. The cost depends on
-    /// what changes and what uses that, not on all that there is.
+    /// Checks and renders `change`. The cost depends on the changed workloads and configs and their
+    /// users, not on the size of the state.
     ///
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
@@ -154,53 +194,35 @@ impl Workloads {
         change: DesiredChange,
         source: UpdateSource,
     ) -> Result<CheckedUpdate, UpdateError> {
-        let rule = |error: &dyn Error| UpdateError::Rule(error.to_string());
-        if let Some(version) = &change.api_version
-            && check_api_version(version).map_err(|error| rule(&error))?
-        {
-            log::warn!("The API version '{version}' is deprecated; use 'v1'.");
-        }
-        let configs = change
-            .configs
-            .iter()
-            .filter_map(|(key, item)| Some((key, item.as_ref()?)));
-        check_config_keys(configs).map_err(|error| rule(&error))?;
+        // First, the change as it is desired.
+        check_rules(&change)?;
         if source.is_update() {
             check_files(&change)?;
             check_agent_tags(&change.agent_tags)?;
         }
         let mut failed = Failed::new();
         for (name, workload) in &change.workloads {
-            if let Err(error) = workload
-                .iter()
-                .try_for_each(|workload| check_config_references(workload))
+            if let Some(workload) = workload
+                && let Err(error) = check_config_references(workload)
             {
-                source.fail(
-                    &mut failed,
-                    name,
-                    UpdateError::Rule(named(&error, name)),
-                    false,
-                )?;
+                let error = UpdateError::Rule(named(&error, name));
+                source.fail(&mut failed, name, error, false)?;
             }
         }
+        // Then, each workload as it is rendered.
         let mut revisions = BTreeMap::new();
-        // Size of all runtime configurations of one update or start that may have a `lifecycle:`
-        // block, in bytes: some 20,000 with forty nodes each. The server reads them in a row, about
-        // 5 ns for each byte.
-        let mut texts_left = 128 * 1024 * 1024;
+        let mut bytes_left = LIFECYCLE_BYTES_MAX;
         for (name, rendered) in self.rendered(&change, source, &mut failed)? {
             let known = self.before_hooks().get(&name).map(|known| &known.workload);
             if known == rendered.as_ref() || failed.contains_key(&name) {
                 continue;
             }
             let rendered = rendered.map(|workload| added(&name, workload));
-            if let Some(added) = &rendered {
-                let checked = check_workload(&name, &added.workload);
-                let checked = checked.map_err(|error| UpdateError::invalid(named(&error, &name)));
-                if let Err(error) = checked.and_then(|()| check_lifecycle(added, &mut texts_left)) {
-                    source.fail(&mut failed, &name, error, false)?;
-                    continue;
-                }
+            if let Some(added) = &rendered
+                && let Err(error) = check_rendered(added, &mut bytes_left)
+            {
+                source.fail(&mut failed, &name, error, false)?;
+                continue;
             }
             let desired = change.workload(&self.desired, &name).cloned();
             revisions.insert(
@@ -212,6 +234,7 @@ impl Workloads {
                 },
             );
         }
+        // Finally, the workloads together.
         self.check_together(&change, &failed)?;
         Ok(CheckedUpdate {
             change,
@@ -221,202 +244,227 @@ impl Workloads {
         })
     }
 
-    /// Checks what workloads are together after `change`, but for the `failed` ones.
+    /// Checks the modes of workloads and that they do not wait for each other after `change`. The
+    /// `failed` ones are left out.
     pub(crate) fn check_together(
         &self,
         change: &DesiredChange,
         failed: &Failed,
     ) -> Result<(), UpdateError> {
-        self.check_modes(change)
-            .map_err(|error| UpdateError::invalid_modes("", &error))?;
-        let workload = |name: &str| {
-            change
-                .workload(&self.desired, name)
-                .map(|workload| &**workload)
-        };
-        // Also what is active in this revision already: what is desired beside it may still be
-        // staged.
-        let new = change
-            .workloads
-            .keys()
-            .filter(|name| !failed.contains_key(*name));
-        find_cycle(workload, new).map_or(Ok(()), |cycle| Err(UpdateError::cycle(&cycle)))
+        if let Err(error) = self.check_modes(change) {
+            return Err(UpdateError::invalid_modes("", &error));
+        }
+        // Workloads that are already active in this revision are checked as well: the workloads
+        // that they need may still be staged.
+        let names = change.workloads.keys();
+        let names = names.filter(|name| !failed.contains_key(*name));
+        let cycle = find_cycle(|name| Some(&**change.workload(&self.desired, name)?), names);
+        match cycle {
+            Some(cycle) => Err(UpdateError::cycle(&cycle)),
+            None => Ok(()),
+        }
     }
 
-    /// Checks what `change` says about modes, if there are modes.
+    /// Checks the mode item and the modes of changed workloads, if there are modes.
     fn check_modes(&self, change: &DesiredChange) -> Result<(), ModeError> {
         let Some(modes) = &self.modes else {
             return Ok(());
         };
         let item = change.config(&self.desired, modes.item());
         modes.check_item(item)?;
-        for (name, workload) in change
-            .workloads
-            .iter()
-            .filter_map(|(name, workload)| Some((name, workload.as_ref()?)))
-        {
-            modes.check(name, workload, item.is_some())?;
+        for (name, workload) in &change.workloads {
+            if let Some(workload) = workload {
+                modes.check(name, workload, item.is_some())?;
+            }
         }
-        if item.is_none() && change.configs.contains_key(modes.item()) {
-            let stays = |name: &Name| !change.workloads.contains_key(name);
-            for (name, workload) in self
-                .desired
-                .workloads
-                .iter()
-                .filter(|(name, _)| stays(name))
-            {
+        let deletes_item = item.is_none() && change.configs.contains_key(modes.item());
+        if !deletes_item {
+            return Ok(());
+        }
+        for (name, workload) in &self.desired.workloads {
+            if !change.workloads.contains_key(name) {
                 modes.check(name, workload, false)?;
             }
-            modes.check_hooked(self.placed(), stays)?;
         }
-        Ok(())
+        modes.check_hooked(self.placed(), change)
     }
 
-    /// Takes over what hooks made of an update. What they leave out stays as it is by now: their
-    /// plan may have been made for another state.
+    /// Takes over the changes of hooks to an update. Workloads that they leave out stay unchanged,
+    /// since their plan may have been made for another state.
     ///
     /// # Errors
-    /// [`UpdateError`] when a hook refused it, or its output cannot be carried out.
+    /// [`UpdateError`] when a hook refused the update, or its output is not valid.
     pub(crate) fn hooked(
         &self,
         mut checked: CheckedUpdate,
         outcome: HookOutcome,
     ) -> Result<CheckedUpdate, UpdateError> {
-        let invalid =
-            |reason: &dyn Display| UpdateError::invalid(format_args!("Hook output: {reason}"));
-        if let Some(output) = outcome? {
-            self.change_by_hooks(&mut checked, output)
-                .map_err(|reason| invalid(&reason))?;
+        if let Some(output) = outcome?
+            && let Err(reason) = self.change_by_hooks(&mut checked, output)
+        {
+            return Err(UpdateError::invalid(format_args!("Hook output: {reason}")));
         }
-        let CheckedUpdate {
-            change, revisions, ..
-        } = &checked;
-        let new = || {
-            revisions
-                .values()
-                .filter_map(|revision| revision.effective.as_ref())
-        };
-        if let Some(modes) = &self.modes {
-            let has_item = change.config(&self.desired, modes.item()).is_some();
-            let checked =
-                new().try_for_each(|it| modes.check(&it.instance.workload, &it.workload, has_item));
-            checked.map_err(|error| UpdateError::invalid_modes("Hook output: ", &error))?;
+        let mut names = Vec::new();
+        for revision in checked.revisions.values() {
+            if let Some(added) = &revision.effective {
+                self.check_hooked_modes(added, &checked.change)?;
+                names.push(&added.instance.workload);
+            }
         }
-        let effective = |name: &str| {
-            revisions
-                .get(name)
-                .map_or_else(|| self.placed().get(name), |it| it.effective.as_ref())
-        };
-        let workload = |name: &str| effective(name).map(|added| &*added.workload);
-        match find_cycle(workload, new().map(|added| &added.instance.workload)) {
+        let cycle = find_cycle(|name| self.effective_after(&checked.revisions, name), names);
+        match cycle {
             Some(cycle) => Err(UpdateError::cycle(&cycle)),
             None => Ok(checked),
         }
     }
 
-    /// An instance that is replaced ends even if a hook forgot it, one that does not exist cannot
-    /// end.
+    /// Checks the modes of a workload that hooks may have changed, if there are modes.
+    fn check_hooked_modes(
+        &self,
+        added: &AddedWorkload,
+        change: &DesiredChange,
+    ) -> Result<(), UpdateError> {
+        let Some(modes) = &self.modes else {
+            return Ok(());
+        };
+        let has_item = change.config(&self.desired, modes.item()).is_some();
+        match modes.check(&added.instance.workload, &added.workload, has_item) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(UpdateError::invalid_modes("Hook output: ", &error)),
+        }
+    }
+
+    /// The effective workload `name` once these revisions are active.
+    fn effective_after<'w>(
+        &'w self,
+        revisions: &'w BTreeMap<Name, Revision>,
+        name: &str,
+    ) -> Option<&'w Workload> {
+        let added = match revisions.get(name) {
+            Some(revision) => revision.effective.as_ref()?,
+            None => self.placed().get(name)?,
+        };
+        Some(&added.workload)
+    }
+
+    /// Makes the revisions of an update those of the hooks. A replaced instance ends even if the
+    /// hooks left its delete out, and an instance that does not exist cannot end.
     fn change_by_hooks(
         &self,
         checked: &mut CheckedUpdate,
         output: WorkloadPlan,
     ) -> Result<(), String> {
-        let effective = self.placed();
-        let made = std::mem::take(&mut checked.revisions);
-        let as_it_is = |(name, revision): (&Name, &Revision)| {
-            (
-                name.clone(),
-                Revision {
-                    effective: effective.get(name).cloned(),
-                    ..revision.clone()
-                },
-            )
-        };
-        let mut revisions: BTreeMap<Name, Revision> = made.iter().map(as_it_is).collect_entries();
-        let mut place = |name: &Name, new: Option<AddedWorkload>| {
-            let desired = || checked.change.workload(&self.desired, name).cloned();
-            let revision = revisions.entry(name.clone()).or_insert_with(|| Revision {
-                desired: desired(),
-                ..self.revision(name)
-            });
-            revision.effective = new;
-        };
+        let placed = self.placed();
+        let change = &checked.change;
+        // First, all workloads unchanged.
+        let before_hooks = std::mem::take(&mut checked.revisions);
+        let mut revisions = BTreeMap::new();
+        for (name, revision) in &before_hooks {
+            let unchanged = Revision {
+                effective: placed.get(name).cloned(),
+                ..revision.clone()
+            };
+            revisions.insert(name.clone(), unchanged);
+        }
+        // Then, the deletes of the hooks.
         for DeletedWorkload { instance, .. } in output.deleted {
-            if effective
-                .get(&instance.workload)
-                .is_some_and(|known| known.instance == instance)
-            {
-                place(&instance.workload, None);
-            } else {
-                log::warn!(
-                    "A hook deletes '{}', which does not exist.",
-                    excerpt(&instance.to_string())
-                );
+            let name = &instance.workload;
+            match placed.get(name) {
+                Some(known) if known.instance == instance => {
+                    self.set_effective(&mut revisions, change, name, None);
+                }
+                _ => {
+                    let instance = instance.to_string();
+                    log::warn!(
+                        "A hook deletes '{}', which does not exist.",
+                        excerpt(&instance)
+                    );
+                }
             }
         }
-        let mut added = BTreeSet::new();
-        for entry in output.added {
-            check_added(&entry)?;
-            let name = entry.instance.workload.clone();
-            // What is the same is shared, so that no text is kept twice.
-            let same = made
-                .get(&name)
-                .and_then(|revision| revision.effective.clone())
-                .filter(|known| *known == entry);
-            place(&name, Some(same.unwrap_or(entry)));
-            if !added.insert(name.clone()) {
+        // Finally, their added workloads.
+        let mut names = BTreeSet::new();
+        for mut added in output.added {
+            check_added(&added)?;
+            let name = added.instance.workload.clone();
+            if !names.insert(name.clone()) {
                 return Err(format!("Workload '{name}' is added twice."));
             }
+            // An unchanged workload is shared, so that no text is kept twice.
+            if let Some(revision) = before_hooks.get(&name)
+                && let Some(known) = &revision.effective
+                && *known == added
+            {
+                added = known.clone();
+            }
+            self.set_effective(&mut revisions, change, &name, Some(added));
         }
         checked.revisions = revisions;
         Ok(())
     }
 
-    /// The workloads that `change` touches as agents will get them, `None` for those that go: those
-    /// that it names, and those that use configs that it names. At a start, those that need more
-    /// than their share come last.
+    /// Sets the effective workload `name` in the revisions of an update with this change.
+    fn set_effective(
+        &self,
+        revisions: &mut BTreeMap<Name, Revision>,
+        change: &DesiredChange,
+        name: &Name,
+        effective: Option<AddedWorkload>,
+    ) {
+        let revision = revisions.entry(name.clone()).or_insert_with(|| Revision {
+            desired: change.workload(&self.desired, name).cloned(),
+            ..self.revision(name)
+        });
+        revision.effective = effective;
+    }
+
+    /// Renders the workloads that `change` names, and the users of the configs that it names; `None`
+    /// for a deleted one. At a start, workloads that need more than their share come last.
     pub(crate) fn rendered(
         &self,
         change: &DesiredChange,
         source: UpdateSource,
         failed: &mut Failed,
     ) -> Result<BTreeMap<Name, Option<Arc<Workload>>>, UpdateError> {
-        let users = change
-            .configs
-            .keys()
-            .flat_map(|key| self.config_users.of(key));
-        let mut names: BTreeSet<&Name> = change.workloads.keys().chain(users).collect_entries();
-        let config = |key: &str| change.config(&self.desired, key);
-        let mut start = StartBudget::new(names.len());
-        let mut rendered = BTreeMap::new();
+        let mut names: BTreeSet<&Name> = change.workloads.keys().collect_entries();
+        for key in change.configs.keys() {
+            names.extend(self.config_users.of(key));
+        }
         let bytes = if source == UpdateSource::UpdateOfWorkload {
             RENDERED_FOR_WORKLOAD_MAX
         } else {
             RENDERED_UPDATE_MAX
         };
         self.templates.begin(TEMPLATE_STEPS_MAX, bytes);
+        let mut start = StartBudget::new(names.len());
+        let mut rendered = BTreeMap::new();
         for is_last in [source.is_update(), true] {
             for name in std::mem::take(&mut names) {
-                let workload = change.workload(&self.desired, name);
-                let result = workload.map(|workload| match source {
-                    UpdateSource::Manifest | UpdateSource::Stored => self
-                        .templates
-                        .render_within(&mut start, is_last, workload, config),
-                    _ => self.templates.render(workload, config),
-                });
-                match result.transpose() {
-                    Ok(workload) => drop(rendered.insert(name.clone(), workload)),
-                    Err(RenderError::TooManySteps { .. }) if !is_last => drop(names.insert(name)),
-                    Err(error) => {
-                        let does_too_much = matches!(error, RenderError::TooManySteps { .. });
-                        source.fail(
-                            failed,
-                            name,
-                            UpdateError::invalid(with_workload(&error, name)),
-                            does_too_much,
-                        )?;
+                let Some(workload) = change.workload(&self.desired, name) else {
+                    rendered.insert(name.clone(), None);
+                    continue;
+                };
+                let config = |key: &str| change.config(&self.desired, key);
+                let result = if source.is_update() {
+                    self.templates.render(workload, config)
+                } else {
+                    self.templates
+                        .render_within(&mut start, is_last, workload, config)
+                };
+                let error = match result {
+                    Ok(workload) => {
+                        rendered.insert(name.clone(), Some(workload));
+                        continue;
                     }
+                    Err(error) => error,
+                };
+                let does_too_much = matches!(error, RenderError::TooManySteps { .. });
+                if does_too_much && !is_last {
+                    names.insert(name);
+                    continue;
                 }
+                let error = UpdateError::invalid(with_workload(&error, name));
+                source.fail(failed, name, error, does_too_much)?;
             }
         }
         Ok(rendered)

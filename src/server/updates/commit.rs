@@ -7,7 +7,7 @@ use super::Updates;
 use super::checks::{CheckedUpdate, Failed};
 use super::desired_change::DesiredChange;
 use super::plan::{EffectiveDiff, Revision, per_agent};
-use super::workloads::removed;
+use super::workloads::{ModeDiff, removed};
 use crate::effects::{Effect, Effects};
 use crate::subscriptions::ChangedPaths;
 use ankaios_model::complete_state::{DesiredState, config_node, workload_bytes};
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What an accepted update did or will do, as instances for its response.
+/// The instances that an accepted update adds, deletes and restarts, for its response.
 #[derive(Debug, Default)]
 pub(crate) struct AcceptedUpdate {
     pub(crate) added: Vec<InstanceName>,
@@ -30,7 +30,7 @@ pub(crate) struct AcceptedUpdate {
     pub(crate) restarted: Vec<InstanceName>,
 }
 
-/// What the desired and the effective state take, in bytes.
+/// Memory of the desired and the effective state before and after a change, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StateSizes {
     pub(crate) before: usize,
@@ -52,17 +52,22 @@ fn state_bytes(desired: &DesiredState, placed: &BTreeMap<Name, AddedWorkload>) -
 }
 
 fn workload_bytes_of(workload: Option<&Arc<Workload>>) -> usize {
-    workload.map_or(0, |workload| workload_bytes(workload))
+    match workload {
+        Some(workload) => workload_bytes(workload),
+        None => 0,
+    }
 }
 
 fn config_bytes_of(item: Option<&ConfigItem>) -> usize {
-    item.map_or(0, |item| config_node(item).memory_bytes())
+    match item {
+        Some(item) => config_node(item).memory_bytes(),
+        None => 0,
+    }
 }
 
 impl AcceptedUpdate {
-    /// The response, with what users should know of the stored state.
+    /// The response, with the `warning` about the stored state.
     pub(crate) fn response(&self, warning: Option<String>) -> ResponseContent {
-        let texts = |names: &[InstanceName]| names.iter().map(ToString::to_string).collect();
         ResponseContent::UpdateStateSuccess {
             added: texts(&self.added),
             deleted: texts(&self.deleted),
@@ -72,9 +77,13 @@ impl AcceptedUpdate {
     }
 }
 
+fn texts(names: &[InstanceName]) -> Vec<String> {
+    names.iter().map(ToString::to_string).collect()
+}
+
 impl Updates {
-    /// Makes a checked state the desired one and sends agents what that means for them. `changes`
-    /// are published with it.
+    /// Makes a checked state the desired one and sends agents their plans. `changes` are published
+    /// with it.
     ///
     /// When workloads changed, subscribers are notified before the agents; otherwise after the
     /// response.
@@ -108,7 +117,7 @@ impl Updates {
         if writes_mode && let Some(modes) = &mut self.workloads.modes {
             modes.cause = None;
         }
-        // Then, the effective workloads. Those that are restarted leave them for now.
+        // Then, the effective workloads. Restarted ones leave them for now.
         let leaving = self.begin_restart(&restarted);
         let mut accepted = self.make_effective(for_agents, &leaving, changes, now, effects);
         self.restart_begun(&leaving);
@@ -120,9 +129,10 @@ impl Updates {
         accepted
     }
 
-    /// What the desired and the effective state take before and after a change, in bytes.
+    /// The memory of the desired and the effective state before and after a change.
     pub(crate) fn sizes(&self, change: &DesiredChange, for_agents: &EffectiveDiff) -> StateSizes {
-        let (desired, placed) = (&self.workloads.desired, self.workloads.placed());
+        let desired = &self.workloads.desired;
+        let placed = self.workloads.placed();
         let before = state_bytes(desired, placed);
         let mut after = before;
         for (name, new) in &change.workloads {
@@ -143,7 +153,8 @@ impl Updates {
         StateSizes { before, after }
     }
 
-    /// The desired state has changed; `before` leads back.
+    /// Updates the users of configs after the desired state has changed. `before` is the change that
+    /// leads back.
     fn update_config_users(&mut self, before: &DesiredChange) {
         let workloads = &mut self.workloads;
         for (name, old) in &before.workloads {
@@ -156,7 +167,7 @@ impl Updates {
         }
     }
 
-    /// Activates these revisions, which are not the desired ones: a guarded update is staged.
+    /// Activates revisions that are not the desired ones, while a guarded update is staged.
     pub(crate) fn activate(
         &mut self,
         revisions: BTreeMap<Name, Revision>,
@@ -179,8 +190,10 @@ impl Updates {
         now: Instant,
         effects: &mut Effects,
     ) -> AcceptedUpdate {
-        let (EffectiveDiff { added, deleted }, affected) =
-            self.workloads.in_mode(difference, restarted);
+        let ModeDiff {
+            difference: EffectiveDiff { added, deleted },
+            affected,
+        } = self.workloads.in_mode(difference, restarted);
         let deletes = self
             .deletes
             .with_conditions(deleted.clone(), &self.workloads);
@@ -208,9 +221,12 @@ impl Updates {
             }
             effects.send_to_agent(&agent, FromServer::UpdateWorkload(plan));
         }
-        // Finally, deletes that wait. Instances whose agent is away are never reported, so no
-        // report would relieve what waits for them.
-        let begun: Vec<InstanceName> = added.into_iter().map(|added| added.instance).collect();
+        // Finally, deletes that wait. Instances of a disconnected agent are never reported, so no
+        // report would relieve a delete that waits for them.
+        let mut begun = Vec::with_capacity(added.len());
+        for added in added {
+            begun.push(added.instance);
+        }
         let away = begun
             .iter()
             .filter(|begun| !self.agents.contains_key(&begun.agent));
@@ -222,7 +238,8 @@ impl Updates {
         }
     }
 
-    /// These instances, as they will start on their agents when a restart leaves them out for now.
+    /// These instances with the agents on which they will start, also while a restart leaves them
+    /// out.
     fn as_scheduled(&self, begun: Vec<InstanceName>) -> Vec<InstanceName> {
         let mut instances = Vec::with_capacity(begun.len());
         for instance in begun {
@@ -234,8 +251,9 @@ impl Updates {
         instances
     }
 
-    /// Workloads of a start that cannot be taken over have no agent and never start; their state
-    /// has the reason. An update that names one tries it again, see [`Self::failed_at_start`].
+    /// Makes workloads effective that a start cannot take over. They have no agent, so they never
+    /// start, and their state has the reason. An update that names one tries it again, see
+    /// [`Self::failed_at_start`].
     fn put_failed(&mut self, failed: Failed, now: Instant) {
         for (name, reason) in failed {
             let _source = log_source(name.clone());
@@ -265,9 +283,9 @@ impl Updates {
         }
     }
 
-    /// The workloads among those that `masks` name that the start could not take over: an update
-    /// tries them again although they are as they were. A wider mask names none of them, since all
-    /// of them may be too much for one update.
+    /// The workloads that `masks` name and that the start could not take over: an update tries them
+    /// again although they are unchanged. A wider mask names none of them, since all of them may be
+    /// too much for one update.
     pub(crate) fn failed_at_start(&self, masks: &[String]) -> BTreeMap<Name, Arc<Workload>> {
         let mut failed = BTreeMap::new();
         for mask in masks {
@@ -317,8 +335,8 @@ impl Updates {
         }
         for stopped in ended {
             // Without a state it has stopped already, and its end would never be reported. One that
-            // continues in another revision has one: what was reported last may be the end of a
-            // still earlier revision, and this one may run.
+            // continues in another revision has a state, and may run: the last report may be the end
+            // of a still earlier revision.
             if self.workloads.states.get(&stopped.instance).is_some() {
                 self.deletes.note_stopping(stopped);
             } else {
@@ -351,12 +369,12 @@ impl Updates {
         }
     }
 
-    /// Removes the states of deleted instances that no agent was ever sent, and returns these, and
-    /// what agents have to delete.
+    /// Removes the states of deleted instances that no agent was ever sent. Returns these, and the
+    /// deletes for agents.
     ///
-    /// No agent was sent what has no agent, or an agent that is away and never reported a state.
-    /// What would be too much of an agent that reports no ends is removed as well. An instance that
-    /// continues in another revision keeps its entry.
+    /// An instance was not sent if it has no agent, or if its agent is disconnected and never
+    /// reported a state. Too many instances of an agent that reports no ends are removed as well. An
+    /// instance that continues in another revision keeps its state.
     fn remove_unsent(&mut self, deleted: Vec<DeletedWorkload>, effects: &mut Effects) -> ForAgents {
         let mut for_agents = ForAgents::default();
         for entry in deleted {
@@ -383,14 +401,17 @@ impl Updates {
         for_agents
     }
 
-    /// Whether no agent was ever sent an instance that has a state.
+    /// Returns whether an instance with a state was never sent to an agent.
     fn is_unsent(&self, instance: &InstanceName) -> bool {
         if instance.agent.is_empty() {
             return true;
         }
-        let state = self.workloads.states.get(instance);
-        let is_initial = state.is_some_and(|state| state.phase == Phase::PendingInitial);
-        is_initial && !self.is_connected(&instance.agent)
+        match self.workloads.states.get(instance) {
+            Some(state) => {
+                state.phase == Phase::PendingInitial && !self.is_connected(&instance.agent)
+            }
+            None => false,
+        }
     }
 
     /// Keeps the state of an instance that is not wanted any more until its agent reports its end.
@@ -403,7 +424,7 @@ impl Updates {
         let is_kept = self.workloads.unwanted.delete(instance, info_bytes);
         if !is_kept {
             log::warn!(
-                "Taking '{}' as removed: agent '{}' has not reported the end of very many earlier workloads.",
+                "Treating '{}' as removed: agent '{}' has not reported the ends of too many earlier workloads.",
                 instance.short(),
                 instance.agent
             );
@@ -412,11 +433,11 @@ impl Updates {
     }
 }
 
-/// What follows from deletes.
+/// The messages that follow from deletes.
 #[derive(Default)]
 struct ForAgents {
-    /// What agents have to delete.
+    /// Deletes for agents.
     deletes: Vec<DeletedWorkload>,
-    /// States that are gone, as all peers are sent them.
+    /// Removed states, for all peers.
     removed: Vec<WorkloadState>,
 }

@@ -1,4 +1,4 @@
-//! Workloads that are deleted: what each waits for, and what agents were sent about that.
+//! Deletes: the dependents that each waits for, and the orders that agents were sent.
 //!
 //! Thread: `server`; a plain value owned by [`super::Updates`].
 
@@ -13,20 +13,20 @@ use ankaios_model::names::{InstanceName, Name, of_workload};
 use ankaios_model::workload::DeleteCondition;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Workloads of a chain of deletes that are followed to find out whether they wait for each other.
-/// A circle over agents comes of a few updates; a chain of a manifest has thousands, and each of
-/// them is looked at.
+/// Length of a chain of waiting deletes that is followed to find a circle. A circle over several
+/// agents comes from a few updates. A chain in a manifest may have thousands of workloads, and is
+/// followed for each of them.
 const DELETE_CIRCLE_MAX: usize = 100;
 
-/// Workloads needed by earlier revisions of one stopping instance, at most: they wait for its end
-/// as well, and with an agent that is stuck each update adds some.
+/// Workloads that earlier revisions of one stopping instance needed and that wait for its end, at
+/// most. If its agent is stuck, each update adds some.
 const EARLIER_NEEDS_MAX: usize = 256;
 
-/// What a delete waits for: the one condition that the server sends.
+/// The one condition of deletes that the server sends.
 const CONDITION: DeleteCondition = DeleteCondition::NotPendingNorRunning;
 
-/// Names of workloads by instance, which can be found from both sides. An instance without names is
-/// not kept.
+/// Names of workloads by instance, and the instances by name. An instance without names is not
+/// kept.
 #[derive(Debug, Default)]
 struct NamesByInstance {
     names: BTreeMap<InstanceName, BTreeSet<String>>,
@@ -49,98 +49,88 @@ impl NamesByInstance {
     }
 }
 
-/// Deletes that are under way.
+/// Deletes that have not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Deletes {
-    /// Instances that agents were told to stop, with the workloads that they need until then.
+    /// Instances that agents were sent to stop, with the workloads that they need until then.
     stopping: NamesByInstance,
-    /// Deletes that were sent with conditions, with the workloads that they wait for, until their
-    /// instances are gone. A condition names a workload, so it would hold for ever when that
-    /// workload goes on in a revision that does not need the deleted one any more.
+    /// Instances whose deletes were sent with conditions, with the workloads that they wait for. A
+    /// condition names a workload, so the server must relieve it when that workload continues in a
+    /// revision that does not need the deleted one.
     sent: NamesByInstance,
 }
 
 impl Deletes {
-    /// `stopped` is about to stop on its agent. What runs there may still be an earlier revision of
-    /// the same instance.
+    /// Notes that `stopped` will stop on its agent, which may still run an earlier revision of the
+    /// same instance.
     pub(crate) fn note_stopping(&mut self, stopped: AddedWorkload) {
-        let earlier = self
-            .stopping
-            .names
-            .get(&stopped.instance)
-            .into_iter()
-            .flatten()
-            .take(EARLIER_NEEDS_MAX);
-        let needs = earlier
-            .chain(needed_running(&stopped.workload))
-            .cloned()
-            .collect_entries();
+        let mut needs = BTreeSet::new();
+        if let Some(earlier) = self.stopping.names.get(&stopped.instance) {
+            needs.extend(earlier.iter().take(EARLIER_NEEDS_MAX).cloned());
+        }
+        needs.extend(needed_running(&stopped.workload).cloned());
         self.stopping.set(stopped.instance, needs);
     }
 
-    /// `instance` has stopped.
+    /// Notes that `instance` has stopped.
     pub(crate) fn forget_stopping(&mut self, instance: &InstanceName) {
         self.stopping.remove(instance);
     }
 
-    /// This delete is sent to an agent. Conditions of earlier deletes of the same workload do not
-    /// count any more: an agent has one order of a workload at a time, and the newest one may name
-    /// an instance that was never started while an older one goes on waiting, for these conditions
-    /// now.
+    /// Notes that a delete is sent to an agent. Its conditions replace those of earlier deletes of
+    /// the same workload: an agent has one order for a workload at a time. If the newest delete
+    /// names an instance that was never started, an older instance that waits does so for the new
+    /// conditions.
     pub(crate) fn note_sent(&mut self, deleted: &DeletedWorkload) {
-        let DeletedWorkload {
-            instance: InstanceName {
-                workload, agent, ..
-            },
-            dependencies,
-        } = deleted;
-        let sent = of_workload(&self.sent.names, workload).map(|(sent, _)| sent);
-        let mut waiting: BTreeSet<InstanceName> = sent
-            .filter(|sent| sent.agent == *agent)
-            .cloned()
-            .collect_entries();
-        waiting.insert(deleted.instance.clone());
+        let own = &deleted.instance;
+        let mut waiting = vec![own.clone()];
+        for (earlier, _) in of_workload(&self.sent.names, &own.workload) {
+            if earlier.agent == own.agent && earlier != own {
+                waiting.push(earlier.clone());
+            }
+        }
         for instance in waiting {
-            self.sent
-                .set(instance, dependencies.keys().cloned().collect_entries());
+            let names = deleted.dependencies.keys().cloned().collect_entries();
+            self.sent.set(instance, names);
         }
     }
 
-    /// `instance` is gone and not wanted.
+    /// Notes that `instance` is gone and not wanted.
     pub(crate) fn forget_sent(&mut self, instance: &InstanceName) {
         self.sent.remove(instance);
     }
 
-    /// An agent connects: what was sent to it before may not have arrived. It will report what
-    /// waits there.
+    /// Forgets the deletes that an agent was sent before it connected again. They may not have
+    /// arrived; it will report the instances that wait.
     pub(crate) fn forget_agent(&mut self, agent: &str) {
-        let of_agent: Vec<InstanceName> = self
-            .sent
-            .names
-            .keys()
-            .filter(|sent| *sent.agent == *agent)
-            .cloned()
-            .collect();
-        of_agent
-            .iter()
-            .for_each(|instance| self.sent.remove(instance));
+        let mut of_agent = Vec::new();
+        for sent in self.sent.names.keys() {
+            if *sent.agent == *agent {
+                of_agent.push(sent.clone());
+            }
+        }
+        for instance in &of_agent {
+            self.sent.remove(instance);
+        }
     }
 
-    /// Whether something waits for the end of `instance`.
-    pub(crate) fn knows(&self, instance: &InstanceName) -> bool {
+    /// Returns whether a delete of `instance` was sent, or it waits for its end.
+    pub(crate) fn concern(&self, instance: &InstanceName) -> bool {
         self.sent.names.contains_key(instance) || self.stopping.names.contains_key(instance)
     }
 
-    /// What the delete of `instance` waits for, as it was sent last; empty without conditions.
+    /// The workloads that the delete of `instance` waits for, as it was sent last; empty without
+    /// conditions.
     pub(crate) fn conditions(&self, instance: &InstanceName) -> BTreeSet<String> {
         self.sent.names.get(instance).cloned().unwrap_or_default()
     }
 
-    /// Adds to each of `deleted` what it must wait for: the workloads that need it running.
+    /// The deletes of these instances with their conditions: each waits for the workloads that need
+    /// it running.
     ///
-    /// These are effective ones, as they were before the update, and stopping ones that still have
-    /// a state. A stopped workload that exists again goes by its present revision alone: its name
-    /// would stand for the new instance, and waiting for the end of that could last for ever.
+    /// These are effective ones, as they were before the update, and stopping ones that still have a
+    /// state. Of a stopped workload that exists again only the present revision applies: a condition
+    /// would name the new instance, which may never end.
     pub(crate) fn with_conditions(
         &mut self,
         deleted: Vec<InstanceName>,
@@ -168,20 +158,20 @@ impl Deletes {
 
     /// Forgets stopping instances that need `needed` and have no state any more: they have stopped.
     fn forget_stopped_users(&mut self, needed: &str, states: &WorkloadStates) {
-        let users = self.stopping.instances.of(needed);
-        let stopped: Vec<InstanceName> = users
-            .filter(|instance| states.get(instance).is_none())
-            .cloned()
-            .collect();
+        let mut stopped = Vec::new();
+        for instance in self.stopping.instances.of(needed) {
+            if states.get(instance).is_none() {
+                stopped.push(instance.clone());
+            }
+        }
         for instance in &stopped {
             self.stopping.remove(instance);
         }
     }
 
-    /// Sends agents again what has to wait for less, now that the states of the instances in
-    /// `changed` are known: deletes that wait, as their agents report, for a workload that exists
-    /// in a revision which does not need them, or for one that waits for them in turn on another
-    /// agent.
+    /// Sends deletes again that have to wait for less after the states of the instances in `changed`
+    /// were reported: deletes that wait, as their agents report, for a workload that exists in a
+    /// revision which does not need them, or that waits for them in turn on another agent.
     pub(crate) fn relieve<'n>(
         &mut self,
         changed: impl Iterator<Item = &'n InstanceName>,
@@ -193,15 +183,16 @@ impl Deletes {
         }
         for instance in self.waiting_for(changed, &workloads.states) {
             let conditions = self.conditions(&instance);
-            let left = self.left_of(&instance, &conditions, workloads);
-            if left.len() == conditions.len() {
+            let mut dependencies = BTreeMap::new();
+            for name in &conditions {
+                if self.must_wait_for(name, &instance.workload, workloads) {
+                    dependencies.insert(name.clone(), CONDITION);
+                }
+            }
+            if dependencies.len() == conditions.len() {
                 continue;
             }
-            log::debug!("'{instance}' may be deleted although others that needed it exist again.");
-            let dependencies = left
-                .into_iter()
-                .map(|name| (name, CONDITION))
-                .collect_entries();
+            log::debug!("The delete of '{instance}' has to wait for fewer workloads.");
             let deleted = DeletedWorkload {
                 instance,
                 dependencies,
@@ -210,8 +201,8 @@ impl Deletes {
         }
     }
 
-    /// The deletes that wait and that concern one of `changed`: its own, and those that wait for
-    /// its workload.
+    /// The instances whose deletes wait and concern one of `changed`: themselves, and those that
+    /// wait for its workload.
     fn waiting_for<'n>(
         &self,
         changed: impl Iterator<Item = &'n InstanceName>,
@@ -224,35 +215,17 @@ impl Deletes {
             }
             concerned.extend(self.sent.instances.of(&instance.workload).cloned());
         }
-        concerned.retain(|instance| states.get(instance).is_some_and(waits));
+        concerned.retain(|instance| states.get(instance).is_some_and(is_waiting));
         concerned
     }
 
-    /// Those of `conditions` that the delete of `instance` still has to wait for.
-    fn left_of(
-        &self,
-        instance: &InstanceName,
-        conditions: &BTreeSet<String>,
-        workloads: &Workloads,
-    ) -> Vec<String> {
-        let mut left = Vec::new();
-        for name in conditions {
-            if self.must_wait_for(name, &instance.workload, workloads) {
-                left.push(name.clone());
-            }
-        }
-        left
-    }
-
-    /// Whether the delete of an instance of `needed` still has to wait for the workload `name`.
-    ///
-    /// It has to:
-    /// - for one whose present revision needs it,
-    /// - for one that does not exist any more, until its end is reported,
-    /// - for one whose old instance may still run,
-    /// - for one whose present instance has not started.
-    ///
-    /// It need not for one that waits for its end in turn.
+    /// Returns whether the delete of an instance of `needed` still has to wait for the workload
+    /// `name`. The cases, in this order:
+    /// - Its present revision needs `needed`: yes.
+    /// - Its end waits for `needed` in turn: no.
+    /// - It does not exist any more, and its end is not reported: yes.
+    /// - An old instance of it may still run: yes.
+    /// - Its present instance has not started: yes. Otherwise the old one has ended: no.
     fn must_wait_for(&self, name: &str, needed: &str, workloads: &Workloads) -> bool {
         let mut dependents = workloads.dependents.of(needed);
         if dependents.any(|dependent| **dependent == *name) {
@@ -274,16 +247,16 @@ impl Deletes {
             }
         }
         match workloads.states.get(present) {
-            Some(state) => state.fulfils_delete(CONDITION) || waits(state),
+            Some(state) => state.fulfils_delete(CONDITION) || is_waiting(state),
             None => true,
         }
     }
 
-    /// Sends agents again what they let wait for conditions that this server does not know: an
+    /// Sends orders again whose instances wait for conditions that this server did not send: an
     /// earlier server sent them, or this one on a connection that was lost with its last messages,
     /// or the instance was started again while it waits and its end was reported. A wanted instance
     /// may wait to be replaced by the same instance in another revision, or for a condition of its
-    /// node; an agent that reports that when it connects is sent the update once.
+    /// node. If an agent reports that when it connects, it is sent the update once.
     pub(super) fn resend_unknown(
         &mut self,
         states: &[WorkloadState],
@@ -293,16 +266,18 @@ impl Deletes {
     ) {
         let mut unknown = Vec::new();
         for WorkloadState { instance, state } in states {
-            if !waits(state) || self.sent.names.contains_key(instance) {
+            if !is_waiting(state) || self.sent.names.contains_key(instance) {
                 continue;
             }
             if !workloads.is_wanted(instance) {
                 unknown.push(instance.clone());
                 continue;
             }
-            let agent = agents.get_mut(&instance.agent);
-            if agent.is_some_and(|agent| agent.note_resent(instance)) {
-                unknown.push(instance.clone());
+            if let Some(agent) = agents.get_mut(&instance.agent) {
+                let is_first = agent.note_resent(instance);
+                if is_first {
+                    unknown.push(instance.clone());
+                }
             }
         }
         for deleted in self.with_conditions(unknown, workloads) {
@@ -319,59 +294,61 @@ impl Deletes {
         effects: &mut Effects,
     ) {
         self.note_sent(&deleted);
-        let InstanceName {
-            workload, agent, ..
-        } = deleted.instance.clone();
-        let successor = workloads.effective.get(&workload);
-        let successor = successor.filter(|added| added.instance.agent == agent);
-        let plan = WorkloadPlan {
-            added: successor.cloned().into_iter().collect(),
-            deleted: vec![deleted],
-        };
+        let agent = deleted.instance.agent.clone();
+        let mut plan = WorkloadPlan::default();
+        if let Some(successor) = workloads.effective.get(&deleted.instance.workload)
+            && successor.instance.agent == agent
+        {
+            plan.added.push(successor.clone());
+        }
+        plan.deleted.push(deleted);
         effects.send_to_agent(&agent, FromServer::UpdateWorkload(plan));
     }
 
-    /// Whether the end of `name` waits for that of `other`, directly or not, as agents report. An
-    /// agent finds that out by itself where all of them are its own. A long chain is followed for
-    /// [`DELETE_CIRCLE_MAX`] workloads: this is done for each of a chain that is deleted together.
+    /// Returns whether the end of `name` waits for the end of `other`, directly or not, as agents
+    /// report. An agent finds a circle of its own workloads by itself. At most
+    /// [`DELETE_CIRCLE_MAX`] workloads are followed.
     fn waits_for(&self, name: &str, other: &str, states: &WorkloadStates) -> bool {
-        let (mut open, mut seen) = (vec![name], BTreeSet::new());
-        while let Some(name) = open.pop() {
+        let mut next = vec![name];
+        let mut seen = BTreeSet::new();
+        while let Some(name) = next.pop() {
             if seen.len() > DELETE_CIRCLE_MAX {
                 return false;
             }
-            for (instance, next) in of_workload(&self.sent.names, name) {
-                if !states.get(instance).is_some_and(waits) {
+            for (instance, awaited) in of_workload(&self.sent.names, name) {
+                if !states.get(instance).is_some_and(is_waiting) {
                     continue;
                 }
-                if next.contains(other) {
+                if awaited.contains(other) {
                     return true;
                 }
-                open.extend(
-                    next.iter()
-                        .map(String::as_str)
-                        .filter(|name| seen.insert(*name)),
-                );
+                for name in awaited {
+                    let is_new = seen.insert(name.as_str());
+                    if is_new {
+                        next.push(name);
+                    }
+                }
             }
         }
         false
     }
 }
 
-fn waits(state: &ExecutionState) -> bool {
+/// Returns whether an instance waits for the end of other workloads before its own.
+fn is_waiting(state: &ExecutionState) -> bool {
     state.phase == Phase::StoppingWaitingToStop
 }
 
-/// Whether an old instance in this state may still run, or run again, as far as the server can
-/// know. Its last known state may be outdated: one that waited to start or had ended may run again
-/// before its agent receives that it is not wanted.
+/// Returns whether an old instance in this state may still run, or run again. Its last reported
+/// state may be outdated: an instance that waited to start or had ended may run again before its
+/// agent receives that it is not wanted.
 fn may_run_again(state: Option<&ExecutionState>) -> bool {
     let Some(state) = state else { return false };
     let is_stopping = state.phase.state() == "Stopping" || state.phase == Phase::AgentDisconnected;
     !(is_stopping && state.fulfils_delete(CONDITION))
 }
 
-/// What tests of other files and crates look at.
+/// For tests of other files and crates.
 #[cfg(debug_assertions)]
 impl Deletes {
     /// Number of stopping instances and of deletes with conditions.

@@ -1,11 +1,11 @@
-//! The state that an update leads to: the mask algorithm on the parts it touches, and the strict
-//! reading of the result.
+//! The desired change of an update: its masks are applied to the parts of the state that they reach,
+//! and the result is read strictly.
 //!
 //! Thread: `server`; plain functions. Nothing is changed here, so a refused update leaves no trace.
 
 use super::modes::ModeError;
 use crate::state_view::StateView;
-use ankaios_model::collect::CollectEntries as _;
+
 use ankaios_model::complete_state::{
     DesiredState, Rendering, agent_node, config_node, desired_state_from_node, workload_node,
 };
@@ -15,7 +15,7 @@ use ankaios_model::fields::table::COMPLETE_STATE;
 use ankaios_model::fields::{Kind, omit_empty};
 use ankaios_model::messages::{NO_STATE, UpdateState};
 use ankaios_model::names::Name;
-use ankaios_model::node::{Node, StateError};
+use ankaios_model::node::{Entries, Node, StateError};
 use ankaios_model::refusal::{ErrorResponse, Refusal};
 use ankaios_model::version::API_VERSION;
 use ankaios_model::workload::{ConfigItem, Workload};
@@ -26,24 +26,24 @@ use std::sync::Arc;
 /// Tags by key.
 pub(crate) type Tags = BTreeMap<String, String>;
 
-/// What an update changes; everything else costs nothing.
+/// A change of the desired state. Its size is that of the changed parts, not of the state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DesiredChange {
-    /// The version of the state, if that is named; it may be as it was.
+    /// The version of the state, if the update has one; it may be the same.
     pub(crate) api_version: Option<String>,
-    /// Workloads in their new revision, `None` for those that go; none is as it was, but for those
-    /// that are tried again.
+    /// New and changed workloads, `None` for deleted ones. Unchanged ones are in it only to be
+    /// tried again, see [`Updates::failed_at_start`](super::Updates::failed_at_start).
     pub(crate) workloads: BTreeMap<Name, Option<Arc<Workload>>>,
-    /// Configs, likewise.
+    /// New and changed configs, `None` for deleted ones.
     pub(crate) configs: BTreeMap<String, Option<ConfigItem>>,
     /// New tags of agents; only those of connected agents are changed.
     pub(crate) agent_tags: BTreeMap<Name, Tags>,
-    /// Guarded updates that may be made once more although they were undone.
+    /// Guarded updates that may be made once more although they were rolled back.
     pub(crate) forgotten_updates: BTreeSet<u64>,
 }
 
 impl DesiredChange {
-    /// What leads from `old` to `new`.
+    /// The change that leads from `old` to `new`.
     pub(crate) fn between(old: &DesiredState, new: DesiredState) -> Self {
         Self {
             api_version: Some(new.api_version),
@@ -53,14 +53,14 @@ impl DesiredChange {
         }
     }
 
-    /// Whether the desired state stays as it is.
+    /// Returns whether the change leaves the desired state unchanged.
     pub(crate) fn keeps(&self, desired: &DesiredState) -> bool {
-        self.workloads.is_empty()
-            && self.configs.is_empty()
-            && self
-                .api_version
-                .as_ref()
-                .is_none_or(|new| *new == desired.api_version)
+        if let Some(version) = &self.api_version
+            && *version != desired.api_version
+        {
+            return false;
+        }
+        self.workloads.is_empty() && self.configs.is_empty()
     }
 
     /// A workload of `desired` after the change.
@@ -87,55 +87,58 @@ impl DesiredChange {
         }
     }
 
-    /// Makes the change. Returns the change that leads back.
+    /// Applies the change. Returns the change that leads back.
     pub(crate) fn apply(self, desired: &mut DesiredState) -> Self {
-        Self {
-            api_version: self
-                .api_version
-                .map(|new| std::mem::replace(&mut desired.api_version, new)),
+        let mut back = Self {
             workloads: exchange(&mut desired.workloads, self.workloads),
             configs: exchange(&mut desired.configs, self.configs),
             ..Self::default()
+        };
+        if let Some(version) = self.api_version {
+            let before = std::mem::replace(&mut desired.api_version, version);
+            back.api_version = Some(before);
         }
+        back
     }
 }
 
-/// The entries of `new` that are not in `old` or different there, and
-/// `None` for those that only `old` has.
+/// The entries that are new or changed in `new`, and `None` for those that only `old` has.
 fn differences<K: Ord + Clone, V: PartialEq>(
     old: &BTreeMap<K, V>,
     new: BTreeMap<K, V>,
 ) -> BTreeMap<K, Option<V>> {
-    let gone = old
-        .keys()
-        .filter(|key| !new.contains_key(key))
-        .map(|key| (key.clone(), None));
-    let mut all: BTreeMap<K, Option<V>> = gone.collect_entries();
-    all.extend(
-        new.into_iter()
-            .filter(|(key, value)| old.get(key) != Some(value))
-            .map(|(key, value)| (key, Some(value))),
-    );
-    all
+    let mut changed = BTreeMap::new();
+    for key in old.keys() {
+        if !new.contains_key(key) {
+            changed.insert(key.clone(), None);
+        }
+    }
+    for (key, value) in new {
+        if old.get(&key) != Some(&value) {
+            changed.insert(key, Some(value));
+        }
+    }
+    changed
 }
 
-/// Makes `change` in `map`. Returns the change that leads back.
+/// Applies `change` to `map`. Returns the change that leads back.
 fn exchange<K: Ord + Clone, V>(
     map: &mut BTreeMap<K, V>,
     change: BTreeMap<K, Option<V>>,
 ) -> BTreeMap<K, Option<V>> {
-    let one = |(key, value): (K, Option<V>)| {
-        let old = match value {
+    let mut back = BTreeMap::new();
+    for (key, value) in change {
+        let before = match value {
             Some(value) => map.insert(key.clone(), value),
             None => map.remove(&key),
         };
-        (key, old)
-    };
-    change.into_iter().map(one).collect_entries()
+        back.insert(key, before);
+    }
+    back
 }
 
-/// An update is refused; nothing was changed. The text is that of a refused startup manifest, see
-/// [`UpdateError::answer`] for that of a response.
+/// The reason why an update is refused. Its text is for a refused startup manifest, see
+/// [`UpdateError::response`] for requests.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UpdateError {
     /// The request has no new state; reported without a frame.
@@ -144,15 +147,14 @@ pub enum UpdateError {
     /// The new state has another version or wrong config keys; reported without a frame.
     #[error("{0}")]
     Rule(String),
-    /// Clients decide by the reason.
+    /// A refusal that has a reason for programs beside the text.
     #[error("{text}")]
     Known { text: String, refusal: Refusal },
     /// A mutating hook refuses the update.
     #[error("Mutating hook '{hook}' vetoed the state change: '{reason}'")]
     Veto {
-        /// Which hook.
         hook: String,
-        /// Its standard error.
+        /// The standard error of the hook.
         reason: String,
     },
     #[error("{0}")]
@@ -160,14 +162,14 @@ pub enum UpdateError {
 }
 
 impl UpdateError {
-    /// The state that the update leads to is not valid.
+    /// The error of an update that leads to an invalid state.
     pub(crate) fn invalid(reason: impl std::fmt::Display) -> Self {
         Self::Other(format!("Resulting State is invalid, reason: '{reason}'"))
     }
 
-    /// As [`Self::invalid`], of an error about modes.
-    pub(crate) fn invalid_modes(frame: &str, error: &ModeError) -> Self {
-        let invalid = Self::invalid(format_args!("{frame}{error}"));
+    /// As [`Self::invalid`], of an error about modes. `prefix` comes before its text.
+    pub(crate) fn invalid_modes(prefix: &str, error: &ModeError) -> Self {
+        let invalid = Self::invalid(format_args!("{prefix}{error}"));
         match error {
             ModeError::NoItem { .. } => Self::Known {
                 text: invalid.to_string(),
@@ -177,13 +179,14 @@ impl UpdateError {
         }
     }
 
-    /// Workloads wait for each other, each for the next one and the last one for the first one.
+    /// The error of workloads that wait for each other, each for the next one and the last one for
+    /// the first one.
     pub(crate) fn cycle(cycle: &[Name]) -> Self {
         Self::Other(cycle_text(cycle))
     }
 
     /// The text of the error response.
-    pub(crate) fn answer(&self) -> String {
+    pub(crate) fn response_text(&self) -> String {
         match self {
             Self::NoState | Self::Rule(_) => self.to_string(),
             Self::Veto { hook, reason } => {
@@ -201,7 +204,7 @@ impl UpdateError {
             Self::Rule(_) | Self::Veto { .. } | Self::Other(_) => Refusal::None,
         };
         ErrorResponse {
-            text: self.answer(),
+            text: self.response_text(),
             refusal,
         }
     }
@@ -213,50 +216,59 @@ fn unparsable(reason: impl std::fmt::Display) -> UpdateError {
     ))
 }
 
-/// What `update` makes of the current state. Who `may_forget` may name guarded updates by masks, to
-/// make them once more.
+/// The change of the current state by `update`. With `may_forget` the requester may name guarded
+/// updates by masks, to make them once more.
 ///
 /// # Errors
 /// [`UpdateError`] when the new state cannot be read, a mask cannot be followed or the result lacks
-/// something.
+/// a field.
 pub(crate) fn requested_change(
     current: StateView<'_>,
     update: UpdateState,
     may_forget: bool,
 ) -> Result<DesiredChange, UpdateError> {
-    match (update.new_state, update.masks.as_slice()) {
-        (None, _) if update.restart.is_empty() => Err(UpdateError::NoState),
-        (None, _) => Ok(DesiredChange::default()),
-        (Some(Err(reason)), []) => Err(unparsable(reason)),
-        (Some(Err(reason)), _) => Err(UpdateError::Other(format!(
-            "Failed to parse new state, '{reason}'"
-        ))),
-        (Some(Ok(new)), []) => whole_state(current.desired, &new),
-        (Some(Ok(mut new)), masks) => {
-            // An empty container means the same as none.
-            omit_empty(&mut new, Kind::Object(&COMPLETE_STATE));
-            patched(current, new, masks, may_forget)
+    let Some(new) = update.new_state else {
+        if update.restart.is_empty() {
+            return Err(UpdateError::NoState);
         }
+        return Ok(DesiredChange::default());
+    };
+    let has_masks = !update.masks.is_empty();
+    let mut new = match new {
+        Ok(new) => new,
+        Err(reason) if has_masks => {
+            let text = format!("Failed to parse new state, '{reason}'");
+            return Err(UpdateError::Other(text));
+        }
+        Err(reason) => return Err(unparsable(reason)),
+    };
+    if !has_masks {
+        return whole_state(current.desired, &new);
     }
+    // An empty container means the same as none.
+    omit_empty(&mut new, Kind::Object(&COMPLETE_STATE));
+    patched(current, new, &update.masks, may_forget)
 }
 
 // ------------------------------------------------------------ without masks
 
 /// Reads the desired state and the tags of agents; everything else in the new state is ignored.
 fn whole_state(current: &DesiredState, new: &Node) -> Result<DesiredChange, UpdateError> {
-    let desired = new
-        .get("desiredState")
-        .ok_or_else(|| missing(&[], "desired_state"))?;
+    let Some(desired) = new.get("desiredState") else {
+        return Err(missing(&[], "desired_state"));
+    };
     if desired.get("workloads").is_none() {
         return Err(missing(&["desired_state"], "workloads"));
     }
-    let desired =
-        desired_state_from_node(desired).map_err(|error| unparsable(strict_text(&error)))?;
+    let desired = match desired_state_from_node(desired) {
+        Ok(desired) => desired,
+        Err(error) => return Err(unparsable(strict_text(&error))),
+    };
     let mut agent_tags = BTreeMap::new();
     for (name, agent) in new.entries("agents") {
-        agent
-            .get("tags")
-            .ok_or_else(|| missing(&["agents", name], "tags"))?;
+        if agent.get("tags").is_none() {
+            return Err(missing(&["agents", name], "tags"));
+        }
         agent_tags.insert(Name::from(name), tags(agent));
     }
     Ok(DesiredChange {
@@ -265,90 +277,167 @@ fn whole_state(current: &DesiredState, new: &Node) -> Result<DesiredChange, Upda
     })
 }
 
-/// `Missing field '<field>'` inside one frame for each part of the way to it.
+/// The error `Missing field '<field>'`, framed for each part of its path.
 fn missing(path: &[&str], field: &str) -> UpdateError {
     unparsable(framed(path, format!("Missing field '{field}'")))
 }
 
-fn framed(path: &[&str], reason: String) -> String {
-    path.iter().rev().fold(reason, |inner, part| {
-        format!("Cannot convert field '{part}' to spec object: '{inner}'.")
-    })
+fn framed(path: &[impl AsRef<str>], reason: String) -> String {
+    let mut text = reason;
+    for part in path.iter().rev() {
+        let part = part.as_ref();
+        text = format!("Cannot convert field '{part}' to spec object: '{text}'.");
+    }
+    text
 }
 
-/// The text for a state that came as a whole, where fields go by the names of the interface's own
-/// language.
+/// The text of an error in a state that came as a whole. It has the names of fields in the
+/// protocol, which differ from those in manifests.
 fn strict_text(error: &StateError) -> String {
-    let (path, reason) = match error {
-        StateError::Missing { path, field } => {
-            (path, format!("Missing field '{}'", snake_case(field)))
-        }
-        StateError::Invalid { path, expected } => {
-            (path, format!("invalid value, expected {expected}"))
-        }
-    };
-    let mut parts: Vec<String> = path.split('.').map(str::to_owned).collect();
-    // The third part is the name of a workload or a config item; it stays as it is.
-    for (_, part) in parts
-        .iter_mut()
-        .enumerate()
-        .filter(|(index, _)| *index != 2)
-    {
-        *part = snake_case(part);
+    match error {
+        StateError::Missing { path, field } => framed(
+            &protocol_path(path),
+            format!("Missing field '{}'", snake_case(field)),
+        ),
+        StateError::Invalid { path, expected } => framed(
+            &protocol_path(path),
+            format!("invalid value, expected {expected}"),
+        ),
     }
-    framed(
-        &parts.iter().map(String::as_str).collect::<Vec<_>>(),
-        reason,
-    )
+}
+
+fn protocol_path(path: &str) -> Vec<String> {
+    /// Place of the name of a workload or a config item in a path, which stays unchanged.
+    const NAME_INDEX: usize = 2;
+    let mut parts = Vec::new();
+    for (index, part) in path.split('.').enumerate() {
+        if index == NAME_INDEX {
+            parts.push(part.to_owned());
+        } else {
+            parts.push(snake_case(part));
+        }
+    }
+    parts
 }
 
 fn snake_case(name: &str) -> String {
-    name.chars().fold(String::new(), |mut text, letter| {
+    let mut text = String::new();
+    for letter in name.chars() {
         if letter.is_ascii_uppercase() {
             text.push('_');
         }
         text.push(letter.to_ascii_lowercase());
-        text
-    })
+    }
+    text
 }
 
 fn tags(agent: &Node) -> Tags {
-    let entries = agent.entries("tags");
-    entries
-        .filter_map(|(key, value)| Some((key.to_owned(), value.as_text()?.to_owned())))
-        .collect_entries()
+    let mut tags = Tags::new();
+    for (key, value) in agent.entries("tags") {
+        if let Some(text) = value.as_text() {
+            tags.insert(key.to_owned(), text.to_owned());
+        }
+    }
+    tags
 }
 
 // --------------------------------------------------------------- with masks
 
-/// The part of the state with guarded updates. Nothing of it can be set.
+/// The part of the state with guarded updates. It is read-only, except that masks without a value
+/// make the server forget that updates were rolled back.
 const UPDATES: &str = "updates";
 
 /// The guarded updates that masks name and the new state does not have.
 fn forgotten_updates(new: &Node, masks: &[String]) -> BTreeSet<u64> {
-    let number = |mask: &String| {
-        let number = mask.strip_prefix(UPDATES)?.strip_prefix('.')?;
-        if new.at(&[UPDATES, number]).is_some() {
-            None
-        } else {
-            number.parse::<u64>().ok()
+    let mut forgotten = BTreeSet::new();
+    for mask in masks {
+        let Some((UPDATES, number)) = mask.split_once('.') else {
+            continue;
+        };
+        if new.at(&[UPDATES, number]).is_none()
+            && let Ok(number) = number.parse()
+        {
+            forgotten.insert(number);
         }
-    };
-    masks.iter().filter_map(number).collect_entries()
+    }
+    forgotten
 }
 
-/// Entries of one kind that the masks of an update can reach: those with these names, or all.
+/// The entries that the masks of an update can reach.
 #[derive(Default)]
 struct Reach {
-    names: BTreeSet<String>,
-    /// A mask replaces the map of all entries.
-    all: bool,
+    workloads: EntriesInReach,
+    configs: EntriesInReach,
+    agents: EntriesInReach,
 }
 
 impl Reach {
+    fn of(masks: &[String]) -> Self {
+        let mut reach = Self::default();
+        for mask in masks {
+            let mut parts = mask.split('.');
+            match (parts.next(), parts.next(), parts.next()) {
+                (Some("desiredState"), None, _) => {
+                    reach.workloads.all = true;
+                    reach.configs.all = true;
+                }
+                (Some("desiredState"), Some("workloads"), name) => reach.workloads.add(name),
+                (Some("desiredState"), Some("configs"), key) => reach.configs.add(key),
+                (Some("agents"), name, _) => reach.agents.add(name),
+                _ => {}
+            }
+        }
+        reach
+    }
+
+    /// The current state as a tree, with the entries in reach and all containers. Read-only parts
+    /// are there but empty: masks may name them without an effect.
+    fn tree(&self, current: StateView<'_>, may_forget: bool) -> Node {
+        let desired = current.desired;
+        let workloads = self.workloads.tree(&desired.workloads, |workload| {
+            workload_node(workload, Rendering::Full)
+        });
+        let configs = self.configs.tree(&desired.configs, config_node);
+        let agents = self.agents.tree(current.agents, |agent| {
+            agent_node(&agent.attributes, Rendering::Full)
+        });
+        let desired = Node::object([
+            ("apiVersion", Node::text(&*desired.api_version)),
+            ("workloads", workloads),
+            ("configs", configs),
+        ]);
+        let effective = Node::object([
+            ("apiVersion", Node::text(API_VERSION)),
+            ("workloads", Node::empty()),
+            ("configs", Node::empty()),
+        ]);
+        let mut tree = Entries::default();
+        tree.insert("desiredState", desired);
+        tree.insert("agents", agents);
+        tree.insert("effectiveState", effective);
+        tree.insert("workloadStates", Node::empty());
+        if may_forget {
+            tree.insert(UPDATES, Node::empty());
+        }
+        Node::Map(tree)
+    }
+}
+
+/// The entries of one kind that masks can reach: those with these names, or all.
+#[derive(Default)]
+struct EntriesInReach {
+    names: BTreeSet<String>,
+    /// Whether a mask replaces the map of all entries.
+    all: bool,
+}
+
+impl EntriesInReach {
+    /// Adds the entry `name`, or all without a name.
     fn add(&mut self, name: Option<&str>) {
-        self.all |= name.is_none();
-        self.names.extend(name.map(str::to_owned));
+        match name {
+            Some(name) => _ = self.names.insert(name.to_owned()),
+            None => self.all = true,
+        }
     }
 
     /// The current entries that masks name, as a tree with all containers.
@@ -357,14 +446,17 @@ impl Reach {
         map: &BTreeMap<K, V>,
         node: impl Fn(&V) -> Node,
     ) -> Node {
-        Node::map(
-            self.names
-                .iter()
-                .filter_map(|name| Some((name, node(map.get(name.as_str())?)))),
-        )
+        let mut tree = Entries::default();
+        for name in &self.names {
+            if let Some(value) = map.get(name.as_str()) {
+                tree.insert(name.clone(), node(value));
+            }
+        }
+        Node::Map(tree)
     }
 
-    /// What is different in `new`. An entry that is not within reach is as it was.
+    /// The new, changed and deleted entries of `new`. It has only the entries in reach; all others
+    /// are unchanged.
     fn differences<K, V: PartialEq>(
         &self,
         old: &BTreeMap<K, V>,
@@ -376,80 +468,51 @@ impl Reach {
         if self.all {
             return differences(old, new);
         }
-        let now = self.names.iter().map(|name| K::from(name)).map(|key| {
+        let mut changed = BTreeMap::new();
+        for name in &self.names {
+            let key = K::from(name);
             let value = new.remove(&key);
-            (key, value)
-        });
-        now.filter(|(key, value)| old.get(key) != value.as_ref())
-            .collect_entries()
+            if old.get(&key) != value.as_ref() {
+                changed.insert(key, value);
+            }
+        }
+        changed
     }
 }
 
-/// Makes the change in the part of the current state that the masks can reach. Who `may_forget` may
-/// name guarded updates.
+/// Applies the masks to the part of the current state that they can reach. With `may_forget` they
+/// may name guarded updates.
 fn patched(
     current: StateView<'_>,
     new: Node,
     masks: &[String],
     may_forget: bool,
 ) -> Result<DesiredChange, UpdateError> {
-    let desired = current.desired;
-    let [mut workloads, mut configs, mut agents] =
-        [Reach::default(), Reach::default(), Reach::default()];
-    for mask in masks {
-        let mut parts = mask.split('.');
-        match (parts.next(), parts.next(), parts.next()) {
-            (Some("desiredState"), None, _) => (workloads.all, configs.all) = (true, true),
-            (Some("desiredState"), Some("workloads"), name) => workloads.add(name),
-            (Some("desiredState"), Some("configs"), key) => configs.add(key),
-            (Some("agents"), name, _) => agents.add(name),
-            _ => {}
-        }
+    // First, the tree of that part with the new values.
+    let reach = Reach::of(masks);
+    let mut tree = reach.tree(current, may_forget);
+    if let Err(error) = field_path::apply(&mut tree, &new, masks.iter().map(String::as_str)) {
+        return Err(UpdateError::Other(error.to_string()));
     }
-    let state = [
-        ("apiVersion", Node::text(&*desired.api_version)),
-        (
-            "workloads",
-            workloads.tree(&desired.workloads, |workload| {
-                workload_node(workload, Rendering::Full)
-            }),
-        ),
-        ("configs", configs.tree(&desired.configs, config_node)),
-    ];
-    let effective = [
-        ("apiVersion", Node::text(API_VERSION)),
-        ("workloads", Node::empty()),
-        ("configs", Node::empty()),
-    ];
-    // What is read-only is there but empty: masks may name it without an effect.
-    let updates = may_forget.then(|| (UPDATES, Node::empty()));
-    let mut tree = Node::map(updates.into_iter().chain([
-        ("desiredState", Node::map(state)),
-        ("workloadStates", Node::empty()),
-        (
-            "agents",
-            agents.tree(current.agents, |agent| {
-                agent_node(&agent.attributes, Rendering::Full)
-            }),
-        ),
-        ("effectiveState", Node::map(effective)),
-    ]));
-    let applied = field_path::apply(&mut tree, &new, masks.iter().map(String::as_str));
-    applied.map_err(|error| UpdateError::Other(error.to_string()))?;
     let forgotten_updates = forgotten_updates(&new, masks);
-    drop(new); // What is large is not kept beside what becomes of it.
+    drop(new); // It may be large, and must not be kept beside the result.
+    // Then, the result compared with the current state.
     let changed = match tree.get("desiredState") {
         Some(tree) => desired_state_from_node(tree).map_err(unparsable)?,
         None => DesiredState::default(),
     };
+    let mut agent_tags = BTreeMap::new();
+    for (name, agent) in tree.entries("agents") {
+        agent_tags.insert(name.into(), tags(agent));
+    }
+    let desired = current.desired;
+    let workloads = &reach.workloads;
+    let configs = &reach.configs;
     Ok(DesiredChange {
         api_version: Some(changed.api_version),
         workloads: workloads.differences(&desired.workloads, changed.workloads),
         configs: configs.differences(&desired.configs, changed.configs),
-        agent_tags: tree
-            .entries("agents")
-            .map(|(name, agent)| (name.into(), tags(agent)))
-            .collect_entries(),
+        agent_tags,
         forgotten_updates,
     })
 }

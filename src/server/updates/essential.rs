@@ -18,12 +18,12 @@ use ankaios_model::workload::ConfigItem;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Updates that waited for hooks when the server switched by itself. They came before and are
-/// committed after: what they write into the config item is older than the failure.
+/// Updates that waited for hooks when the server switched by itself. They are committed after the
+/// switch, although the mode that they may write is older than the failure.
 #[derive(Debug, Default)]
 pub(super) struct OlderUpdates {
     updates: Vec<RequestKey>,
-    /// Why the server switched.
+    /// The reason of the switch.
     cause: String,
 }
 
@@ -34,11 +34,10 @@ struct FailureSwitch {
 }
 
 impl Updates {
-    /// Notes which essential instances have finally failed by these reports. Returns those that had
-    /// not before.
-    pub(super) fn new_failures(&mut self, states: &[WorkloadState]) -> Vec<WorkloadState> {
+    /// Takes the final failures of essential instances in these reports. Returns the new ones.
+    pub(super) fn take_failures(&mut self, states: &[WorkloadState]) -> Vec<WorkloadState> {
         match &mut self.workloads.modes {
-            Some(modes) => modes.new_failures(states, &self.workloads.effective),
+            Some(modes) => modes.take_failures(states, &self.workloads.effective),
             None => Vec::new(),
         }
     }
@@ -51,9 +50,9 @@ impl Updates {
         })
     }
 
-    /// Switches to the mode for failures unless that is the mode already. The failure of one that
-    /// left meanwhile, because another one of the same report failed before it, means nothing.
-    /// `updates` wait for hooks.
+    /// Switches to the mode for failures, unless that is the mode already. An instance that is not
+    /// wanted any more, because another failure in the same report has switched the mode, has no
+    /// effect. `updates` wait for hooks.
     // [impl->swdd~server-modes-failure~1]
     pub(crate) fn essential_failed(
         &mut self,
@@ -81,7 +80,7 @@ impl Updates {
         self.write_mode(target, cause, now, effects);
     }
 
-    /// The state of an essential workload whose final failure was seen.
+    /// The state of an essential workload whose final failure was handled.
     pub(crate) fn noted_failure(&self, name: &Name) -> Option<WorkloadState> {
         let instance = &self.workloads.effective.get(name)?.instance;
         let modes = self.workloads.modes.as_ref()?;
@@ -92,8 +91,8 @@ impl Updates {
         Some(WorkloadState::new(instance.clone(), state.clone()))
     }
 
-    /// An update has its response. If it came before the server switched by itself and has written
-    /// another mode, the mode for failures is written again.
+    /// Writes the mode for failures again if the update `key`, which has its response now, waited
+    /// for hooks when the server switched by itself, and has written another mode.
     pub(crate) fn older_update_done(
         &mut self,
         key: &RequestKey,

@@ -1,12 +1,12 @@
-//! The part that knows what is desired, what agents have to run and what runs: workloads with
-//! their hooks, modes, restarts, stops and deletes.
+//! The part with the desired state, the effective workloads and their execution states, and with
+//! hooks, modes, restarts, stops and deletes.
 //!
-//! [`commit`] makes a checked update the desired state, [`reports`] takes what agents report.
-//! [`desired_change`] reads an update, [`checks`] checks and renders it before that, and
-//! [`Workloads`] is the state itself.
+//! An update passes [`desired_change`], which applies its masks, [`checks`], which checks and
+//! renders it, hooks if there are some, and [`commit`], which makes it the desired state. [`reports`]
+//! takes the states that agents report. [`Workloads`] is the state itself.
 //!
 //! Thread: `server`; a plain value owned by [`crate::ServerLoop`]. It changes its own fields only;
-//! what follows for peers, subscribers, guarded updates and the disk is a list of
+//! the consequences for peers, subscribers, guarded updates and the disk are
 //! [`Effects`](crate::effects::Effects).
 
 mod checks;
@@ -72,7 +72,7 @@ pub(crate) struct Updates {
     /// Updates that came before the server switched the mode by itself.
     older_updates: OlderUpdates,
     counts: UpdateCounts,
-    /// Whether somebody has subscribed to changes.
+    /// Whether a client has subscribed to changes.
     is_observed: bool,
 }
 
@@ -101,7 +101,7 @@ impl Updates {
         &self.workloads
     }
 
-    /// What each delete waits for, for reading.
+    /// The deletes that have not ended, for reading.
     pub(crate) fn deletes(&self) -> &Deletes {
         &self.deletes
     }
@@ -116,12 +116,12 @@ impl Updates {
         &self.history
     }
 
-    /// The last changes of states, for what happens outside of this part.
+    /// The last changes of states, for events of other parts.
     pub(crate) fn history_mut(&mut self) -> &mut History {
         &mut self.history
     }
 
-    /// How many updates were accepted and refused.
+    /// The numbers of accepted and refused updates.
     pub(crate) fn counts(&self) -> UpdateCounts {
         self.counts
     }
@@ -135,7 +135,7 @@ impl Updates {
         }
     }
 
-    /// Adds the states that have changed since this was done last to `changes`.
+    /// Adds the states that have changed since the last call to `changes`.
     pub(crate) fn add_changed_states(&mut self, changes: &mut ChangedPaths) {
         let states = &mut self.workloads.states;
         changes.states(&states.take_changed(), states);
@@ -143,12 +143,11 @@ impl Updates {
 
     // -------------------------------------------------------------------- hooks
 
-    /// Whether updates of workloads are given to hooks.
     pub(crate) fn has_hooks(&self) -> bool {
         self.hooks.is_some()
     }
 
-    /// Where outcomes of hooks come.
+    /// The channel of the outcomes of hooks.
     pub(crate) fn hook_outcomes(&self) -> Receiver<HookOutcome> {
         match &self.hooks {
             Some(hooks) => hooks.outcomes().clone(),
@@ -156,7 +155,8 @@ impl Updates {
         }
     }
 
-    /// Gives an update of workloads to the hooks. Returns whether they work on it.
+    /// Gives an update to the hooks, if there are some and it changes workloads. Returns whether it
+    /// did.
     pub(crate) fn start_hooks(&self, checked: &CheckedUpdate) -> bool {
         let Some(hooks) = &self.hooks else {
             return false;
@@ -170,8 +170,8 @@ impl Updates {
 
     // -------------------------------------------------------------------- start
 
-    /// Makes the state of a start the desired one; waits for the hooks, since there is nothing
-    /// else to do yet.
+    /// Makes the state of a start the desired one. Waits for the hooks, since no agent is connected
+    /// yet.
     ///
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.

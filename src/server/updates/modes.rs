@@ -4,9 +4,9 @@
 //! Thread: `server`; a plain value, part of [`crate::updates::Workloads`]; there is none unless
 //! the settings name the config item. A switch looks at each workload with the tag.
 
+use super::desired_change::DesiredChange;
 use super::plan::EffectiveDiff;
 use crate::settings::ModeSettings;
-use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::limits::EXCERPT_MAX;
 use ankaios_model::messages::AddedWorkload;
@@ -15,7 +15,7 @@ use ankaios_model::modes::{
     is_in_mode, mode_names, wrong_mode,
 };
 use ankaios_model::names::{InstanceName, Name, excerpt, is_name};
-use ankaios_model::node::Node;
+use ankaios_model::node::{Entries, Node};
 use ankaios_model::reason::Reason;
 use ankaios_model::validation::NAME_RULE;
 use ankaios_model::workload::{ConfigItem, RestartPolicy, Workload};
@@ -36,9 +36,9 @@ pub(crate) struct Modes {
     current: Option<String>,
     /// The info of workloads outside of the current mode, shared by their states.
     info: Arc<str>,
-    /// Essential instances whose final failure was seen.
+    /// Essential instances whose final failure was handled.
     failed: BTreeSet<InstanceName>,
-    /// Why the server switched by itself, until a client writes the config item.
+    /// The reason why the server switched by itself, until a client writes the config item.
     pub(crate) cause: Option<String>,
     /// Switches since the start of the server.
     pub(crate) switches: SwitchCounts,
@@ -54,7 +54,7 @@ pub(crate) enum ModeError {
     Wrong(String),
 }
 
-/// How often the mode was switched.
+/// Numbers of switches of the mode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SwitchCounts {
     /// By clients.
@@ -97,35 +97,45 @@ impl Modes {
 
     /// The modes of all workloads, the current one and the one for failures.
     fn known<'m>(&'m self, workloads: &'m Placed) -> BTreeSet<&'m str> {
-        let named = tagged(workloads).flat_map(|(_, modes)| mode_names(modes));
-        named
-            .chain(self.current())
-            .chain(self.on_failure())
-            .collect_entries()
+        let mut known = BTreeSet::new();
+        for (_, modes) in tagged(workloads) {
+            known.extend(mode_names(modes));
+        }
+        known.extend(self.current());
+        known.extend(self.on_failure());
+        known
     }
 
-    /// What clients read of them and the modes of these workloads.
+    /// The modes as clients read them, with those of these workloads.
     pub(crate) fn node(&self, workloads: &Placed) -> Node {
-        let text = |key, text: Option<&str>| Some((key, Node::text(text?)));
-        let known = Node::List(self.known(workloads).into_iter().map(Node::text).collect());
-        let entries = [
-            text("configItem", Some(self.item())),
-            text("current", self.current()),
-            Some(("known", known)),
-            text("onFailure", self.on_failure()),
-            text("cause", self.cause.as_deref()),
-        ];
-        Node::map(entries.into_iter().flatten())
+        let known = self.known(workloads).into_iter().map(Node::text).collect();
+        let mut fields = Entries::default();
+        fields.insert("configItem", Node::text(self.item()));
+        fields.insert("known", Node::List(known));
+        if let Some(current) = self.current() {
+            fields.insert("current", Node::text(current));
+        }
+        if let Some(on_failure) = self.on_failure() {
+            fields.insert("onFailure", Node::text(on_failure));
+        }
+        if let Some(cause) = self.cause.as_deref() {
+            fields.insert("cause", Node::text(cause));
+        }
+        Node::Map(fields)
     }
 
-    /// Whether an update with these masks writes the config item, with the same text or another.
+    /// Returns whether an update with these masks writes the config item, be it with the same text.
     pub(crate) fn is_written_by(&self, masks: &[String]) -> bool {
-        let writes = |mask: &String| match mask.strip_prefix("desiredState") {
+        masks.is_empty() || masks.iter().any(|mask| self.is_item_below(mask))
+    }
+
+    /// Returns whether the config item is below this mask.
+    fn is_item_below(&self, mask: &str) -> bool {
+        match mask.strip_prefix("desiredState") {
             Some("" | ".configs") => true,
             Some(below) => below.strip_prefix(".configs.") == Some(self.item()),
             None => false,
-        };
-        masks.is_empty() || masks.iter().any(writes)
+        }
     }
 
     // ------------------------------------------------------------------ checks
@@ -141,7 +151,7 @@ impl Modes {
         }
     }
 
-    /// Checks what a workload says about modes. `has_item` is whether there will be a current mode.
+    /// Checks the tags of a workload for modes. `has_item` is whether there will be a current mode.
     // [impl->swdd~server-modes-are-checked~1]
     pub(crate) fn check(
         &self,
@@ -171,7 +181,7 @@ impl Modes {
                 return Err(self.no_item(name));
             }
         }
-        // So that a switch changes no workload.
+        // A switch must not change a workload.
         if workload.configs.values().any(|key| key == self.item()) {
             let item = self.item();
             return Err(ModeError::Wrong(format!(
@@ -189,16 +199,19 @@ impl Modes {
         }
     }
 
-    /// Checks that the config item may go: hooks may have given the tag to one of
-    /// `workloads` that `stays`.
+    /// Checks that `change` may delete the config item: hooks may have given the tag to a workload
+    /// that it leaves unchanged.
     pub(crate) fn check_hooked(
         &self,
         workloads: &Placed,
-        stays: impl Fn(&Name) -> bool,
+        change: &DesiredChange,
     ) -> Result<(), ModeError> {
-        tagged(workloads)
-            .find(|(name, _)| stays(name))
-            .map_or(Ok(()), |(name, _)| Err(self.no_item(name)))
+        for (name, _) in tagged(workloads) {
+            if !change.workloads.contains_key(name) {
+                return Err(self.no_item(name));
+            }
+        }
+        Ok(())
     }
 
     fn no_item(&self, name: &Name) -> ModeError {
@@ -210,8 +223,8 @@ impl Modes {
 
     // --------------------------------------------------------------- switching
 
-    /// Takes over the present config item. Returns those of `workloads` that may be inside or
-    /// outside now.
+    /// Takes over the present config item. Returns those of `workloads` that may have entered or
+    /// left the current mode.
     // [impl->swdd~server-modes-switch~1]
     pub(crate) fn switch(&mut self, item: Option<&ConfigItem>, workloads: &Placed) -> Vec<Name> {
         let mode = text(item);
@@ -219,17 +232,16 @@ impl Modes {
             return Vec::new();
         }
         let old = std::mem::replace(&mut self.current, mode.map(str::to_owned));
-        self.info = mode
-            .map_or_else(String::new, |mode| format!("{NOT_IN_MODE}{mode}'"))
-            .into();
+        self.info = match mode {
+            Some(mode) => format!("{NOT_IN_MODE}{mode}'").into(),
+            None => Arc::default(),
+        };
         self.log_switch(old.as_deref(), workloads);
-        if old.is_some() {
-            let SwitchCounts { client, failure } = &mut self.switches;
-            *(if self.cause.is_some() {
-                failure
-            } else {
-                client
-            }) += 1;
+        let is_switch = old.is_some();
+        if is_switch && self.cause.is_some() {
+            self.switches.failure += 1;
+        } else if is_switch {
+            self.switches.client += 1;
         }
         tagged(workloads).map(|(name, _)| name.clone()).collect()
     }
@@ -240,17 +252,22 @@ impl Modes {
             Some(old) => log::info!("Switched from mode '{old}' to '{mode}'."),
             None => log::info!("The mode is '{mode}'."),
         }
-        if !tagged(workloads).any(|(_, modes)| mode_names(modes).any(|name| name == mode)) {
-            log::warn!(
-                "No workload names mode '{mode}' in its tag 'modes'; only workloads without this tag run."
-            );
+        for (_, modes) in tagged(workloads) {
+            if mode_names(modes).any(|name| name == mode) {
+                return;
+            }
         }
+        log::warn!(
+            "No workload names mode '{mode}' in its tag 'modes'; only workloads without this tag run."
+        );
     }
 
-    /// Whether a workload is in the current mode.
+    /// Returns whether a workload is in the current mode.
     pub(crate) fn is_inside(&self, workload: &Workload) -> bool {
-        self.current()
-            .is_none_or(|mode| is_in_mode(&workload.tags, mode))
+        match self.current() {
+            Some(mode) => is_in_mode(&workload.tags, mode),
+            None => true,
+        }
     }
 
     /// The state of a workload outside of the current mode.
@@ -260,21 +277,21 @@ impl Modes {
 
     // --------------------------------------------------------------- failures
 
-    /// Whether the final failure of an essential instance was seen.
+    /// Returns whether the final failure of an essential instance was handled.
     pub(crate) fn has_failed(&self, instance: &InstanceName) -> bool {
         self.failed.contains(instance)
     }
 
-    /// The failures of instances that have ended mean nothing any more.
+    /// Forgets the failures of instances that have ended.
     pub(crate) fn forget_failures(&mut self, EffectiveDiff { added, deleted }: &EffectiveDiff) {
         self.failed.retain(|failed| {
             !deleted.contains(failed) || added.iter().any(|added| added.instance == *failed)
         });
     }
 
-    /// Notes which effective instances have finally failed by these reports. Returns the essential
-    /// ones that had not before, if failures lead to a mode.
-    pub(crate) fn new_failures(
+    /// Takes the final failures of essential instances in these reports. Returns the new ones, if
+    /// failures lead to a mode.
+    pub(crate) fn take_failures(
         &mut self,
         states: &[WorkloadState],
         effective: &BTreeMap<Name, AddedWorkload>,
@@ -285,17 +302,20 @@ impl Modes {
         let mut failures = Vec::new();
         for report in states {
             let WorkloadState { instance, state } = report;
-            let added = effective
-                .get(&instance.workload)
-                .filter(|added| added.instance == *instance);
-            let Some(AddedWorkload { workload, .. }) =
-                added.filter(|added| is_essential(&added.workload.tags))
-            else {
-                self.failed.remove(instance);
-                continue;
+            let workload = match effective.get(&instance.workload) {
+                Some(added)
+                    if added.instance == *instance && is_essential(&added.workload.tags) =>
+                {
+                    &added.workload
+                }
+                _ => {
+                    self.failed.remove(instance);
+                    continue;
+                }
             };
             if is_final_failure(state, workload.restart_policy) {
-                if self.failed.insert(instance.clone()) {
+                let is_new = self.failed.insert(instance.clone());
+                if is_new {
                     failures.push(report.clone());
                 }
             } else if state.phase != Phase::AgentDisconnected {
@@ -313,8 +333,8 @@ fn tagged(workloads: &Placed) -> impl Iterator<Item = (&Name, &String)> {
         .filter_map(|(name, added)| Some((name, added.workload.tags.get(MODES_TAG)?)))
 }
 
-/// Whether nothing will restart a workload in this state by itself, or nothing has succeeded in
-/// that for long.
+/// Returns whether a workload in this state has failed and its agent will not restart it, or has
+/// tried to in vain for long.
 fn is_final_failure(state: &ExecutionState, policy: RestartPolicy) -> bool {
     match state.phase {
         Phase::FailedExecFailed => {
@@ -325,7 +345,7 @@ fn is_final_failure(state: &ExecutionState, policy: RestartPolicy) -> bool {
     }
 }
 
-/// What is logged, and shown as the cause, when the server switches because of a failure.
+/// The log line, and the shown cause, of a switch by the server because of a failure.
 pub(crate) fn failure_text(WorkloadState { instance, state }: &WorkloadState) -> String {
     let mut state = state.clone();
     state.cut_info(EXCERPT_MAX);

@@ -1,5 +1,5 @@
-//! What an update means for workloads and agents: revisions of workloads, and old against new,
-//! workload by workload.
+//! Plans: revisions of workloads, the difference between old and new ones, and the part of it for
+//! each agent.
 //!
 //! Thread: `server`; plain functions.
 
@@ -13,20 +13,20 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A workload at one time; nothing where it did not exist.
+/// A workload at one time. A part is `None` where the workload did not exist.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "StoredRevision", into = "StoredRevision")]
 pub(crate) struct Revision {
-    /// As users asked for it.
+    /// The workload as clients wrote it.
     pub(crate) desired: Option<Arc<Workload>>,
-    /// As templates made it.
+    /// The workload after its templates were filled in.
     pub(crate) rendered: Option<AddedWorkload>,
-    /// As its agent gets it, after hooks.
+    /// The workload as its agent gets it, after hooks.
     pub(crate) effective: Option<AddedWorkload>,
 }
 
-/// The workloads that differ, sorted by name. A changed workload is in both lists, even under the
-/// same instance name.
+/// Workloads that are added, changed or deleted, sorted by name. A changed workload is in both
+/// lists, even under the same instance name.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct EffectiveDiff {
     /// New and changed workloads.
@@ -36,37 +36,34 @@ pub(crate) struct EffectiveDiff {
 }
 
 impl EffectiveDiff {
-    /// What leads from `old` to these, `None` for those that go.
-    pub(crate) fn to(
-        old: &BTreeMap<Name, AddedWorkload>,
-        new: impl Iterator<Item = (Name, Option<AddedWorkload>)>,
-    ) -> Self {
-        let mut difference = Self::default();
-        for (name, new) in new {
-            let known = old.get(&name);
-            if known != new.as_ref() {
-                difference
-                    .deleted
-                    .extend(known.map(|known| known.instance.clone()));
-                difference.added.extend(new);
-            }
+    /// Adds the change of one workload from `old` to `new`, if it is one. Call it in the order of
+    /// the names.
+    pub(crate) fn compare(&mut self, old: Option<&AddedWorkload>, new: Option<AddedWorkload>) {
+        if old == new.as_ref() {
+            return;
         }
-        difference
+        if let Some(old) = old {
+            self.deleted.push(old.instance.clone());
+        }
+        self.added.extend(new);
     }
 
-    /// As a message; conditions of deletes are not known yet.
+    /// The plan for hooks. It has no conditions of deletes.
     pub(crate) fn message(&self) -> WorkloadPlan {
-        let delete = |instance: &InstanceName| DeletedWorkload {
-            instance: instance.clone(),
-            dependencies: BTreeMap::new(),
-        };
+        let mut deleted = Vec::with_capacity(self.deleted.len());
+        for instance in &self.deleted {
+            deleted.push(DeletedWorkload {
+                instance: instance.clone(),
+                dependencies: BTreeMap::new(),
+            });
+        }
         WorkloadPlan {
             added: self.added.clone(),
-            deleted: self.deleted.iter().map(delete).collect(),
+            deleted,
         }
     }
 
-    /// Makes the change in a set of workloads.
+    /// Applies the changes to a set of workloads.
     pub(crate) fn apply(&self, workloads: &mut BTreeMap<Name, AddedWorkload>) {
         for deleted in &self.deleted {
             workloads.remove(&deleted.workload);
@@ -76,13 +73,12 @@ impl EffectiveDiff {
         }
     }
 
-    /// Whether nothing differs.
     pub(crate) fn is_empty(&self) -> bool {
         self.added.is_empty() && self.deleted.is_empty()
     }
 }
 
-/// What hooks added, checked.
+/// Checks a workload that hooks have added.
 pub(crate) fn check_added(
     AddedWorkload { instance, workload }: &AddedWorkload,
 ) -> Result<(), String> {
@@ -104,7 +100,7 @@ pub(crate) fn check_added(
     Ok(())
 }
 
-/// The workload with the name of its instance, sharing the texts that are there already.
+/// The workload with the name of its instance, which shares the texts of both.
 pub(crate) fn added(name: &Name, workload: Arc<Workload>) -> AddedWorkload {
     let InstanceName { id, .. } = workload.instance_name(name);
     AddedWorkload {
@@ -117,8 +113,7 @@ pub(crate) fn added(name: &Name, workload: Arc<Workload>) -> AddedWorkload {
     }
 }
 
-/// Sorts what changes by agent. Each agent gets one plan, in which the workloads are sorted by
-/// name.
+/// Makes one plan for each agent. Its workloads are sorted by name, as the lists are.
 pub(crate) fn per_agent(
     added: &[AddedWorkload],
     deleted: Vec<DeletedWorkload>,
@@ -143,13 +138,13 @@ pub(crate) fn per_agent(
 
 // ------------------------------------------------------------------ on disk
 
-/// A revision as it is stored. Where templates and hooks change nothing, no text stands there
-/// twice.
+/// The stored form of a revision. It has a text twice only where templates or hooks change the
+/// workload.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct StoredRevision {
     #[serde(skip_serializing_if = "Option::is_none")]
     desired: Option<Node>,
-    /// None when it is the effective one.
+    /// `None` if it is the same as the effective one.
     #[serde(skip_serializing_if = "Option::is_none")]
     rendered: Option<StoredWorkload>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -159,9 +154,47 @@ pub(crate) struct StoredRevision {
 #[derive(Serialize, Deserialize)]
 struct StoredWorkload {
     instance: InstanceName,
-    /// None when it is the desired one.
+    /// `None` if it is the same as the desired one.
     #[serde(skip_serializing_if = "Option::is_none")]
     workload: Option<Node>,
+}
+
+impl StoredWorkload {
+    /// The stored form of a rendered or effective workload, next to the desired one.
+    fn beside(desired: Option<&Arc<Workload>>, added: AddedWorkload) -> Self {
+        let AddedWorkload { instance, workload } = added;
+        let is_desired = desired == Some(&workload);
+        Self {
+            instance,
+            workload: (!is_desired).then(|| sparse(&workload)),
+        }
+    }
+
+    /// The workload of a stored form. Without one of its own it is the desired one.
+    fn restore(self, desired: Option<&Arc<Workload>>) -> Result<AddedWorkload, StateError> {
+        let workload = match (&self.workload, desired) {
+            (Some(own), _) => read_workload(own)?,
+            (None, Some(desired)) => desired.clone(),
+            (None, None) => {
+                return Err(StateError::Missing {
+                    path: "desired".to_owned(),
+                    field: "workload",
+                });
+            }
+        };
+        Ok(AddedWorkload {
+            instance: self.instance,
+            workload,
+        })
+    }
+}
+
+fn sparse(workload: &Arc<Workload>) -> Node {
+    workload_node(workload, Rendering::Sparse)
+}
+
+fn read_workload(node: &Node) -> Result<Arc<Workload>, StateError> {
+    node.read("workload").map(Arc::new)
 }
 
 impl From<Revision> for StoredRevision {
@@ -172,57 +205,41 @@ impl From<Revision> for StoredRevision {
             effective,
         }: Revision,
     ) -> Self {
-        let node = |workload: &Arc<Workload>| workload_node(workload, Rendering::Sparse);
-        let rendered = rendered.filter(|rendered| effective.as_ref() != Some(rendered));
-        let [rendered, effective] = [rendered, effective].map(|added| {
-            let AddedWorkload { instance, workload } = added?;
-            let workload = (desired.as_ref() != Some(&workload)).then(|| node(&workload));
-            Some(StoredWorkload { instance, workload })
-        });
-        Self {
-            desired: desired.as_ref().map(node),
-            rendered,
-            effective,
+        let mut stored = Self {
+            desired: desired.as_ref().map(sparse),
+            rendered: None,
+            effective: None,
+        };
+        if let Some(rendered) = rendered
+            && effective.as_ref() != Some(&rendered)
+        {
+            stored.rendered = Some(StoredWorkload::beside(desired.as_ref(), rendered));
         }
+        if let Some(effective) = effective {
+            stored.effective = Some(StoredWorkload::beside(desired.as_ref(), effective));
+        }
+        stored
     }
 }
 
 impl TryFrom<StoredRevision> for Revision {
     type Error = StateError;
 
-    /// An error ends the reading of the update: what would be put back is not known then.
-    fn try_from(
-        StoredRevision {
-            desired,
-            rendered,
-            effective,
-        }: StoredRevision,
-    ) -> Result<Self, StateError> {
-        let workload = |node: Node| node.read("workload").map(Arc::new);
-        let desired = desired.map(workload).transpose()?;
-        let part = |stored: Option<StoredWorkload>| {
-            let Some(StoredWorkload {
-                instance,
-                workload: other,
-            }) = stored
-            else {
-                return Ok(None);
-            };
-            let missing = || StateError::Missing {
-                path: "desired".to_owned(),
-                field: "workload",
-            };
-            let workload = other
-                .map(workload)
-                .unwrap_or_else(|| desired.clone().ok_or_else(missing))?;
-            Ok(Some(AddedWorkload { instance, workload }))
+    /// An error ends the reading of the update: a rollback must restore all of a revision.
+    fn try_from(stored: StoredRevision) -> Result<Self, StateError> {
+        let mut revision = Self::default();
+        if let Some(desired) = &stored.desired {
+            revision.desired = Some(read_workload(desired)?);
+        }
+        let desired = revision.desired.as_ref();
+        if let Some(effective) = stored.effective {
+            revision.effective = Some(effective.restore(desired)?);
+        }
+        revision.rendered = match stored.rendered {
+            Some(rendered) => Some(rendered.restore(desired)?),
+            None => revision.effective.clone(),
         };
-        let effective = part(effective)?;
-        Ok(Self {
-            rendered: part(rendered)?.or_else(|| effective.clone()),
-            effective,
-            desired,
-        })
+        Ok(revision)
     }
 }
 
@@ -244,19 +261,18 @@ mod tests {
             .collect()
     }
 
-    /// What leads to `new`, with those that go.
+    /// The difference from `old` to `new`.
     fn between(
         old: &BTreeMap<Name, Arc<Workload>>,
         new: &BTreeMap<Name, Arc<Workload>>,
     ) -> EffectiveDiff {
         let (old, new) = (active(old), active(new));
         let names: std::collections::BTreeSet<&Name> = old.keys().chain(new.keys()).collect();
-        EffectiveDiff::to(
-            &old,
-            names
-                .into_iter()
-                .map(|name| (name.clone(), new.get(name).cloned())),
-        )
+        let mut difference = EffectiveDiff::default();
+        for name in names {
+            difference.compare(old.get(name), new.get(name).cloned());
+        }
+        difference
     }
 
     fn names(difference: &EffectiveDiff) -> (String, String) {

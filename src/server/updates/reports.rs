@@ -6,27 +6,27 @@ use super::Updates;
 use super::workloads::{NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX, removed};
 use crate::effects::{Effect, Effects};
 use crate::subscriptions::ChangedPaths;
-use ankaios_model::collect::CollectEntries as _;
+
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::names::{InstanceName, Name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// What the first report of a connected agent settles.
+/// The open questions about a connected agent that its first report answers.
 #[derive(Debug)]
 pub(super) struct FirstReport {
     /// Instances with a state that were not wanted any more when the agent connected, and that it
     /// has not reported since. They are gone if its first report ends without them.
     pub(super) unconfirmed: BTreeSet<InstanceName>,
-    /// Wanted instances that wait as an earlier server or connection has ordered, and whose update
-    /// was sent again. `None` after the first report: what waits then was ordered on this
-    /// connection.
+    /// Wanted instances that wait because of an order of an earlier server or connection, and whose
+    /// update was sent again. `None` after the first report: then instances wait because of orders
+    /// of this connection.
     resent: Option<BTreeSet<InstanceName>>,
 }
 
 impl FirstReport {
-    /// Notes that the update of a wanted instance that waits is sent again. Returns `false` when
-    /// that was done before, or must not be.
+    /// Notes that the update of a waiting wanted instance is sent again. Returns `false` if it was
+    /// sent again before, or must not be.
     pub(super) fn note_resent(&mut self, instance: &InstanceName) -> bool {
         match &mut self.resent {
             Some(resent) => resent.insert(instance.clone()),
@@ -36,20 +36,21 @@ impl FirstReport {
 }
 
 impl Updates {
-    /// Whether an agent is connected.
+    /// Returns whether an agent is connected.
     pub(crate) fn is_connected(&self, agent: &Name) -> bool {
         self.agents.contains_key(agent)
     }
 
-    /// An agent has connected, perhaps again.
+    /// Begins with the first report of an agent that has connected, perhaps again.
     pub(crate) fn agent_connected(&mut self, name: &Name) {
         self.history.agent_connected(name);
         self.deletes.forget_agent(name);
-        let known = self.workloads.states.of_agent(name);
-        let unconfirmed = known
-            .map(|(instance, _)| instance)
-            .filter(|instance| self.workloads.is_unwanted(instance))
-            .collect_entries();
+        let mut unconfirmed = BTreeSet::new();
+        for (instance, _) in self.workloads.states.of_agent(name) {
+            if self.workloads.is_unwanted(&instance) {
+                unconfirmed.insert(instance);
+            }
+        }
         let report = FirstReport {
             unconfirmed,
             resent: Some(BTreeSet::new()),
@@ -57,7 +58,7 @@ impl Updates {
         self.agents.insert(name.clone(), report);
     }
 
-    /// An agent is lost: its states become unknown. `changes` are published with that.
+    /// Makes the states of a lost agent unknown. `changes` are published with that.
     pub(crate) fn agent_gone(
         &mut self,
         name: &Name,
@@ -83,7 +84,7 @@ impl Updates {
         self.take_states(lost, changes, now, effects);
     }
 
-    /// An agent reports its own workloads only: states of others are ignored.
+    /// Takes over states that an agent reports. States of other agents' instances are ignored.
     pub(crate) fn states_reported(
         &mut self,
         name: &Name,
@@ -96,7 +97,7 @@ impl Updates {
         states.retain(|state| is_connected && state.instance.agent == *name);
         if states.len() < all {
             log::warn!(
-                "Ignoring {} workload states that '{name}' may not report.",
+                "Ignoring {} workload states that '{name}' must not report.",
                 all - states.len()
             );
         }
@@ -106,53 +107,52 @@ impl Updates {
         let mut refused = 0;
         let mut kept = Vec::with_capacity(states.len());
         for mut report in states {
-            match self.check_report(&mut report) {
-                Report::Kept => kept.push(report),
-                Report::Nothing => {}
-                Report::Refused => refused += 1,
+            match self.take_report(&mut report) {
+                ReportFate::Kept => kept.push(report),
+                ReportFate::Ignored => {}
+                ReportFate::Refused => refused += 1,
             }
         }
         if refused > 0 {
             log::warn!(
-                "Ignoring {refused} states of workloads that '{name}' should not have: there are too many of such, or more \
+                "Ignoring {refused} states of workloads that '{name}' should not have: it has too many of them, or more \
                  than {NEVER_WANTED_OF_WORKLOAD} of one workload."
             );
         }
-        let failures = self.new_failures(&kept);
+        let failures = self.take_failures(&kept);
         self.take_states(kept, ChangedPaths::default(), now, effects);
         for failure in failures {
             effects.push(Effect::EssentialFailed(failure));
         }
     }
 
-    /// Notes a report of a connected agent, and shortens what it says of an instance that it should
-    /// not have.
-    fn check_report(&mut self, WorkloadState { instance, state }: &mut WorkloadState) -> Report {
+    /// Counts the reported instance of a connected agent. Cuts the info of an unwanted one.
+    fn take_report(&mut self, WorkloadState { instance, state }: &mut WorkloadState) -> ReportFate {
         if let Some(agent) = self.agents.get_mut(&instance.agent) {
             agent.unconfirmed.remove(instance);
         }
         if self.workloads.is_wanted(instance) {
-            return Report::Kept;
+            return ReportFate::Kept;
         }
         state.cut_info(UNWANTED_INFO_MAX);
         if state.phase != Phase::Removed {
-            return if self.workloads.unwanted.report(instance) {
-                Report::Kept
-            } else {
-                Report::Refused
-            };
+            let has_room = self.workloads.unwanted.report(instance);
+            if !has_room {
+                return ReportFate::Refused;
+            }
+            return ReportFate::Kept;
         }
         let was_counted = self.workloads.unwanted.remove(instance);
         let has_state = self.workloads.states.get(instance).is_some();
-        if was_counted || has_state || self.deletes.knows(instance) {
-            Report::Kept
+        if was_counted || has_state || self.deletes.concern(instance) {
+            ReportFate::Kept
         } else {
-            Report::Nothing
+            ReportFate::Ignored
         }
     }
 
-    /// The first report of an agent has ended: what it lost while it was away, and is not wanted
-    /// any more, is gone. Nobody else could ever report that.
+    /// Ends the first report of an agent: an unwanted instance that it has not reported was removed
+    /// while it was disconnected. No later report could say that.
     pub(crate) fn all_states_reported(&mut self, name: &Name, now: Instant, effects: &mut Effects) {
         let Some(agent) = self.agents.get_mut(name) else {
             return;
@@ -167,7 +167,7 @@ impl Updates {
         self.states_reported(name, gone, now, effects);
     }
 
-    /// Stores states that their agent may report, or that follow from its loss, and passes them on.
+    /// Stores states that were reported, or follow from the loss of an agent, and passes them on.
     /// `changes` come with them.
     fn take_states(
         &mut self,
@@ -182,8 +182,10 @@ impl Updates {
             let is_wanted = self.workloads.is_wanted(instance);
             self.timings.report(instance, state, now, is_wanted);
             let before = self.workloads.states.get(instance).map(|state| state.phase);
-            let agent = self.agents.get(&instance.agent);
-            let is_first_report = agent.is_some_and(|agent| agent.resent.is_some());
+            let is_first_report = match self.agents.get(&instance.agent) {
+                Some(agent) => agent.resent.is_some(),
+                None => false,
+            };
             self.history
                 .report(instance, before, state, is_first_report);
             was_staged |= self.workloads.placeholders.remove(instance);
@@ -191,7 +193,7 @@ impl Updates {
             if state.phase == Phase::Removed {
                 self.deletes.forget_stopping(instance);
                 // For a wanted instance this may be the end of an earlier revision; the present one
-                // waits for what was sent last.
+                // still waits for the workloads that were sent last.
                 if !is_wanted {
                     self.deletes.forget_sent(instance);
                 }
@@ -210,10 +212,10 @@ impl Updates {
         effects.append(resent);
     }
 
-    // ------------------------------------------------------------ what is staged
+    // ---------------------------------------------------------- staged instances
 
-    /// Shows how far staged instances are, and those that are not staged any more as they are. No
-    /// agent knows of these states.
+    /// Shows how far staged instances are, and the real states of those that are not staged any
+    /// more. Agents do not receive these states.
     pub(crate) fn show_staged(
         &mut self,
         infos: &BTreeMap<InstanceName, String>,
@@ -226,7 +228,7 @@ impl Updates {
             if known == Some(&state) {
                 continue;
             }
-            // What an agent reports is shown as it is: an instance of the same name is active, or
+            // A state that an agent has reported stays: an instance of the same name is active, or
             // an earlier one still stops.
             let is_of_agent = known.is_some() || self.workloads.is_wanted(instance);
             if is_of_agent && !self.workloads.placeholders.contains(instance) {
@@ -235,7 +237,7 @@ impl Updates {
             self.workloads.placeholders.insert(instance.clone());
             shown.push(WorkloadState::new(instance.clone(), state));
         }
-        // What is not staged any more and no agent has is finished.
+        // An instance that is not staged any more is active now, or gone.
         let placeholders = &mut self.workloads.placeholders;
         let over: Vec<InstanceName> = placeholders
             .extract_if(.., |instance| !infos.contains_key(instance))
@@ -261,12 +263,12 @@ impl Updates {
     }
 }
 
-/// What becomes of a report.
-enum Report {
-    /// It is a state of the cluster.
+/// The fate of one reported state.
+enum ReportFate {
+    /// It becomes a state of the cluster.
     Kept,
-    /// The end of what nobody knows is nothing new.
-    Nothing,
-    /// There are too many of such.
+    /// It is the end of an unknown instance.
+    Ignored,
+    /// Its agent has too many unwanted instances.
     Refused,
 }

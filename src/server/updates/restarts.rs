@@ -1,9 +1,9 @@
-//! Restarts: workloads, and all that need them running, leave the effective state together, and
-//! come back when the ends of all of them are reported. For agents these are deletes and adds, so
-//! all of them stop and start in the order of their dependencies. Nothing of it is stored: a
-//! restart of the server ends it.
+//! Restarts: workloads and their dependents leave the effective state together, and come back when
+//! the ends of all of them are reported. For agents these are deletes and adds, so workloads stop
+//! and start in the order of their dependencies. Restarts are not stored: a restart of the server
+//! ends them.
 //!
-//! Thread: `server`; part of [`Updates`]. Without a restart there is nothing to look at.
+//! Thread: `server`; part of [`Updates`]. Costs nothing without a restart.
 
 use super::Updates;
 use super::desired_change::UpdateError;
@@ -18,12 +18,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 impl Updates {
-    /// The workloads `names` and all that need them running, directly or not. With an update only
-    /// those of `names` apply that have other `revisions` by it. Nothing that has no agent now is
+    /// The workloads `names` and their dependents, direct or not. Of an update, `revisions` are the
+    /// changed workloads, and only those of `names` apply. A workload without an agent is not
     /// restarted.
     ///
     /// # Errors
-    /// Why one of them cannot be restarted.
+    /// One of them cannot be restarted.
     // [impl->swdd~server-restarts-workloads~1]
     pub(crate) fn to_restart(
         &self,
@@ -70,10 +70,7 @@ impl Updates {
         Err(UpdateError::Other(reason))
     }
 
-    /// Checks that the agent of a workload that will be restarted is connected.
-    ///
-    /// # Errors
-    /// It is not.
+    /// Checks that the agent of a workload is connected, so that it can be restarted.
     pub(crate) fn check_agent_of(&self, name: &Name) -> Result<(), UpdateError> {
         let agent = match self.workloads.scheduled(name) {
             Some(added) => added.instance.agent,
@@ -87,10 +84,10 @@ impl Updates {
         )))
     }
 
-    /// Begins a restart of these workloads; another one of some of them becomes a part of it.
-    /// Returns those that leave the effective state: what waits to start is left alone, since it
-    /// starts anyway. To delete it would confuse agents of other implementations, which may never
-    /// report its end.
+    /// Begins a restart of these workloads, and merges other restarts of some of them. Returns the
+    /// workloads that leave the effective state. A workload that waits to start is none of them: it
+    /// starts anyway, and agents of other implementations may never report the end of an instance
+    /// that they have not started.
     pub(super) fn begin_restart(&mut self, restarted: &BTreeSet<Name>) -> BTreeSet<Name> {
         let mut names = BTreeSet::new();
         for name in restarted {
@@ -119,8 +116,8 @@ impl Updates {
         names
     }
 
-    /// These workloads, of the newest restart, are out of the effective state: it waits for the
-    /// ends of their instances, and of those that agents stop only when these have ended.
+    /// Completes the begin of the newest restart, after its workloads have left the effective state.
+    /// It waits for the ends of their instances, and of instances whose deletes wait for these.
     pub(super) fn restart_begun(&mut self, names: &BTreeSet<Name>) {
         if names.is_empty() {
             return;
@@ -140,8 +137,8 @@ impl Updates {
         log::info!("Restarting {}.", names.join(", "));
     }
 
-    /// Whether the delete of an instance waits for one of `names`, and for no other workload that
-    /// runs: what others keep from being stopped as well may never end.
+    /// Returns whether the delete of an instance waits for one of `names`, and for no other workload
+    /// with an agent: such a delete may wait without end.
     fn waits_only_for(&self, instance: &InstanceName, names: &BTreeSet<Name>) -> bool {
         let mut waits_for_one = false;
         for name in self.deletes.conditions(instance) {
@@ -167,7 +164,7 @@ impl Updates {
         }
     }
 
-    /// Whether the end of an instance will come. Nobody waits for that of an agent that is away.
+    /// Returns whether the end of an instance is awaited. A disconnected agent reports no end.
     fn is_ending(&self, instance: &InstanceName) -> bool {
         let Some(state) = self.workloads.states.get(instance) else {
             return false;
@@ -178,9 +175,9 @@ impl Updates {
         self.workloads.is_unwanted(instance) || state.phase.state() == "Stopping"
     }
 
-    /// What runs although it needs a workload that is being restarted, with that: it waited to
-    /// start when the restart began, and started before its agent received the restart. What it
-    /// needs would wait for its end for ever.
+    /// The running dependents of workloads that are being restarted, with these workloads. Such a
+    /// dependent waited to start when the restart began, and started before its agent received the
+    /// restart. The delete of the workload that it needs would wait for its end.
     fn started_since(&self, rollouts: &Rollouts) -> BTreeSet<Name> {
         let mut late = BTreeSet::new();
         for restart in &self.workloads.restarts {
@@ -196,7 +193,7 @@ impl Updates {
         late
     }
 
-    /// Whether a workload has started and has not ended.
+    /// Returns whether a workload has started and has not ended.
     fn runs(&self, name: &Name) -> bool {
         let Some(added) = self.workloads.effective.get(name) else {
             return false;
@@ -207,14 +204,15 @@ impl Updates {
         self.has_started(&added.instance) && matches!(state.phase.state(), "Pending" | "Running")
     }
 
-    /// Brings back the workloads of restarts that wait for no end any more. Returns whether there
-    /// were some.
+    /// Brings back the workloads of restarts that wait for no end any more, and adds late dependents
+    /// to restarts. Returns whether there were some.
     pub(crate) fn settle_restarts(
         &mut self,
         rollouts: &Rollouts,
         now: Instant,
         effects: &mut Effects,
     ) -> bool {
+        // First, dependents that have started since the restart began.
         let late = self.started_since(rollouts);
         if !late.is_empty() {
             let names = self.begin_restart(&late);
@@ -222,14 +220,15 @@ impl Updates {
             self.restart_begun(&names);
             return true;
         }
+        // Then, restarts that are over.
         let mut over = BTreeSet::new();
         for mut restart in std::mem::take(&mut self.workloads.restarts) {
-            // One at a time: there may be many, and each event looks for ends.
-            while restart
-                .stopping
-                .pop_if(|last| !self.is_ending(last))
-                .is_some()
-            {}
+            // Only the last instance is examined, since there may be many and each event comes here.
+            while let Some(last) = restart.stopping.last()
+                && !self.is_ending(last)
+            {
+                restart.stopping.pop();
+            }
             if restart.stopping.is_empty() {
                 over.extend(restart.names);
             } else {
@@ -244,9 +243,11 @@ impl Updates {
         true
     }
 
-    /// Takes workloads out of the effective state, or brings them back, as their restarts say.
+    /// Removes workloads that are being restarted from the effective state, and brings the others
+    /// among `names` back.
     fn switch_restarted(&mut self, names: &BTreeSet<Name>, now: Instant, effects: &mut Effects) {
-        let (difference, changes) = (EffectiveDiff::default(), ChangedPaths::default());
+        let difference = EffectiveDiff::default();
+        let changes = ChangedPaths::default();
         self.make_effective(difference, names, changes, now, effects);
     }
 }

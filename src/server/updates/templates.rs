@@ -1,9 +1,9 @@
-//! Config items into rendered workloads.
+//! Templates: fills config items into the texts of workloads.
 //!
 //! Thread: `server`; a plain value. The template engine recurses as deep as a template is nested
 //! and has no bounds of its own. A template of a few lines could keep the server busy for hours or
-//! fill its memory, so templates and configs are measured before, the output is cut off and the
-//! steps are counted.
+//! fill its memory, so templates and configs are measured before, the output is bounded and steps
+//! are counted.
 
 mod cost;
 
@@ -14,8 +14,9 @@ use crate::limits::{
 use ankaios_model::workload::{ConfigItem, File, FileContent, Workload};
 use cost::{COUNT_STEPS, Pricing};
 use handlebars::{
-    Context, Handlebars, Helper, HelperResult, Output, RenderContext, RenderError as EngineError,
-    RenderErrorReason, Renderable, Template, TemplateError, WriteOutput,
+    Context, Handlebars, Helper, HelperDef, HelperResult, Output, RenderContext,
+    RenderError as EngineError, RenderErrorReason, Renderable, Template, TemplateError,
+    WriteOutput,
 };
 use serde_json::Value;
 use std::cell::Cell;
@@ -27,16 +28,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Bytes that are rendered in one step; a list takes some 10 ns for each.
 const OUTPUT_BYTES: usize = 192;
-/// What a config value, or a key, takes in that copy beside its text, in bytes, about.
+/// Approximate memory of a config value, or a key, in the engine's copy, beside its text, in bytes.
 const VALUE_ENTRY: usize = 64;
-/// What a mapping takes in that copy beside its entries, in bytes: room for eleven.
+/// Memory of a mapping in the engine's copy, beside its entries, in bytes: room for eleven.
 const VALUE_MAP: usize = 640;
 
 /// The one partial that templates may include: each line of its content gets the indentation of the
 /// inclusion.
 const INDENT: (&str, &str) = ("indent", "{{content}}");
 
-/// A workload cannot be rendered.
+/// The reason why a workload cannot be rendered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RenderError {
     /// A name for templates refers to a config that does not exist.
@@ -51,13 +52,12 @@ pub(crate) enum RenderError {
     /// The templates of an update or a start do too much altogether.
     #[error("Failed to render field '{field}': '{TOO_MANY_STEPS}'")]
     TooManySteps {
-        /// Name of the field that was not rendered any more.
+        /// The first field for which no steps were left.
         field: String,
     },
     /// The template engine refuses a field.
     #[error("Failed to render field '{field}': '{reason}'")]
     Field {
-        /// Name of the field.
         field: String,
         /// The engine's text.
         reason: String,
@@ -68,13 +68,35 @@ pub(crate) enum RenderError {
 const TOO_MANY_STEPS: &str = "the templates of this update or start take too many steps (about a microsecond each); \
     use shorter lists, texts and templates, fewer loops inside of each other, or several updates";
 
-/// Renders workloads.
+/// The template engine with the budget of one update.
 pub(crate) struct Templates {
     engine: Handlebars<'static>,
-    /// Shared with the helper that counts them.
+    /// Shared with the helper that counts steps.
     steps: Arc<Steps>,
     /// Bytes that templates may still render.
     output_left: Cell<usize>,
+}
+
+/// The helper by which compiled templates count their steps, see [`COUNT_STEPS`].
+struct StepCounter(Arc<Steps>);
+
+impl HelperDef for StepCounter {
+    fn call<'r: 'h, 'h>(
+        &self,
+        helper: &Helper<'h>,
+        _: &'r Handlebars<'r>,
+        _: &'h Context,
+        _: &mut RenderContext<'r, 'h>,
+        _: &mut dyn Output,
+    ) -> HelperResult {
+        let mut steps = 1;
+        if let Some(parameter) = helper.param(0)
+            && let Some(number) = parameter.value().as_u64()
+        {
+            steps = usize::try_from(number).unwrap_or(usize::MAX);
+        }
+        self.0.take(steps)
+    }
 }
 
 impl Default for Templates {
@@ -85,36 +107,24 @@ impl Default for Templates {
         engine
             .register_partial(INDENT.0, INDENT.1)
             .expect("the one partial is a valid template");
-        let steps_left = Arc::new(Steps {
+        let steps = Arc::new(Steps {
             left: AtomicUsize::new(TEMPLATE_STEPS_MAX),
             are_used_up: AtomicBool::new(false),
         });
-        let counter = steps_left.clone();
-        let count = move |helper: &Helper<'_>,
-                          _: &Handlebars<'_>,
-                          _: &Context,
-                          _: &mut RenderContext<'_, '_>,
-                          _: &mut dyn Output|
-              -> HelperResult {
-            let steps = helper
-                .param(0)
-                .and_then(|steps| steps.value().as_u64())
-                .unwrap_or(1);
-            counter.take(usize::try_from(steps).unwrap_or(usize::MAX))
-        };
-        engine.register_helper(COUNT_STEPS, Box::new(count));
+        engine.register_helper(COUNT_STEPS, Box::new(StepCounter(steps.clone())));
         Self {
             engine,
-            steps: steps_left,
+            steps,
             output_left: Cell::new(RENDERED_UPDATE_MAX),
         }
     }
 }
 
-/// The steps of an update.
+/// The steps that the templates of an update may still take. Only the thread `server` counts them;
+/// they are atomic because the engine requires helpers that several threads could call.
 struct Steps {
     left: AtomicUsize,
-    /// Whether a field needed more than were left. The engine shows that in words of its own only.
+    /// Whether a field needed more than were left. The engine reports that only in its own words.
     are_used_up: AtomicBool,
 }
 
@@ -124,14 +134,14 @@ impl Steps {
         self.are_used_up.store(false, Ordering::Relaxed);
     }
 
-    /// Takes `steps` from those that are left.
+    /// Takes this number of steps.
+    ///
+    /// # Errors
+    /// Fewer are left.
     fn take(&self, steps: usize) -> HelperResult {
-        let taken = self
-            .left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-                left.checked_sub(steps)
-            });
-        if taken.is_ok() {
+        let before = self.left.load(Ordering::Relaxed);
+        if let Some(left) = before.checked_sub(steps) {
+            self.left.store(left, Ordering::Relaxed);
             return Ok(());
         }
         self.left.store(0, Ordering::Relaxed);
@@ -140,15 +150,15 @@ impl Steps {
     }
 }
 
-/// The steps for a start. Each workload may take its share first, and the rest is for those that
-/// need more, so that no workload takes the steps of the others.
+/// The steps for a start. Each workload may take its share first, and the rest is for workloads that
+/// need more, so that no workload takes the steps of others.
 pub(crate) struct StartBudget {
     steps_left: usize,
     share: usize,
 }
 
 impl StartBudget {
-    /// For a start with so many workloads.
+    /// The budget of a start with this number of workloads.
     pub(crate) fn new(workloads: usize) -> Self {
         Self {
             steps_left: TEMPLATE_START_STEPS,
@@ -158,15 +168,13 @@ impl StartBudget {
 }
 
 impl Templates {
-    /// Another update begins: its templates may do so many steps and render so many bytes
-    /// altogether.
+    /// Sets the steps and rendered bytes that the templates of the next update may take altogether.
     pub(crate) fn begin(&self, steps: usize, bytes: usize) {
         self.steps.set(steps);
         self.output_left.set(bytes);
     }
 
-    /// Renders one workload of a start with what `budget` still has: no more than its share, or
-    /// with all that is left.
+    /// Renders one workload of a start within its share of `budget`, or with `all` of the rest.
     ///
     /// # Errors
     /// [`RenderError`], see [`Templates::render`].
@@ -188,13 +196,13 @@ impl Templates {
         rendered
     }
 
-    /// The workload as agents get it: templates in agent, runtime configuration and files are
-    /// filled in and the names for templates are gone. A workload without such names is shared as
-    /// it is, whatever its texts contain.
+    /// The rendered workload: templates in agent, runtime configuration and files are filled in, and
+    /// its references to configs are removed. A workload without such references is not a template,
+    /// and is shared.
     ///
     /// # Errors
-    /// [`RenderError`] for the first field, or a config that is missing even if no template uses
-    /// it.
+    /// [`RenderError`] of the first field that cannot be rendered, or of a missing config, even if
+    /// no template uses it.
     pub(crate) fn render<'c, 'w>(
         &self,
         workload: &'w Arc<Workload>,
@@ -203,67 +211,76 @@ impl Templates {
         if workload.configs.is_empty() {
             return Ok(workload.clone());
         }
-        let item = |(alias, key): (&'w String, &String)| match config(key) {
-            Some(item) => Ok((alias, item)),
-            None => Err(RenderError::MissingConfig(key.clone())),
+        let mut configs = Configs {
+            items: Vec::new(),
+            values: None,
         };
-        let items: Vec<(&String, &ConfigItem)> = workload
-            .configs
-            .iter()
-            .map(item)
-            .collect::<Result<_, _>>()?;
-        let mut known = None; // Only where some field is a template: what that costs is counted.
-        let mut field = |name: &str, text: &str| {
-            if !has_template(text) {
-                return Ok(text.to_owned());
+        for (alias, key) in &workload.configs {
+            match config(key) {
+                Some(item) => configs.items.push((alias, item)),
+                None => return Err(RenderError::MissingConfig(key.clone())),
             }
-            let values = match &known {
-                Some(values) => values,
-                None => known.insert(self.values(&items)?),
-            };
-            self.text(text, values)
-                .map_err(|reason| self.at(name, reason))
-        };
+        }
         let mut rendered = Workload::clone(workload);
         rendered.configs = BTreeMap::new();
-        rendered.agent = field("agent", &workload.agent)?.into();
-        rendered.runtime_config = field("runtimeConfig", &workload.runtime_config)?
-            .as_str()
-            .into();
+        let agent = self.field("agent", &workload.agent, &mut configs)?;
+        rendered.agent = agent.into();
+        let config = self.field("runtimeConfig", &workload.runtime_config, &mut configs)?;
+        rendered.runtime_config = config.as_str().into();
         for file in &mut rendered.files {
             let File {
                 mount_point,
                 content: FileContent::Data(text) | FileContent::BinaryData(text),
             } = file;
-            *text = field(&format!("files with mount point {mount_point}"), text)?;
+            let name = format!("files with mount point {mount_point}");
+            *text = self.field(&name, text, &mut configs)?;
         }
         Ok(Arc::new(rendered))
     }
 
-    /// Copies configs for the engine. What that costs is counted first, since it may be far more
-    /// than there is.
+    /// Renders one field of a workload. A field without braces is not a template.
+    fn field(
+        &self,
+        name: &str,
+        text: &str,
+        configs: &mut Configs<'_>,
+    ) -> Result<String, RenderError> {
+        if !has_template(text) {
+            return Ok(text.to_owned());
+        }
+        let values = match &mut configs.values {
+            Some(values) => values,
+            None => configs.values.insert(self.values(&configs.items)?),
+        };
+        match self.text(text, values) {
+            Ok(text) => Ok(text),
+            Err(reason) => Err(self.field_error(name, reason)),
+        }
+    }
+
+    /// Copies configs for the engine. The steps for that are counted first: the copy may be far
+    /// larger than the configs.
     fn values(&self, items: &[(&String, &ConfigItem)]) -> Result<TemplateValues, RenderError> {
-        let sizes = items
-            .iter()
-            .try_fold(0, |size, (_, item)| add_size(size, item));
-        let size = sizes.ok_or(RenderError::ConfigsTooLarge)?;
-        self.steps
-            .take(size / TEMPLATE_STEP_BYTES)
-            .map_err(|_| RenderError::TooManySteps {
-                field: "configs".to_owned(),
-            })?;
-        let values: serde_json::Map<String, Value> = items
-            .iter()
-            .map(|(alias, item)| ((*alias).clone(), json(item)))
-            .collect();
+        let mut size = 0;
+        for (_, item) in items {
+            size = add_size(size, item).ok_or(RenderError::ConfigsTooLarge)?;
+        }
+        if self.steps.take(size / TEMPLATE_STEP_BYTES).is_err() {
+            let field = "configs".to_owned();
+            return Err(RenderError::TooManySteps { field });
+        }
+        let mut values = serde_json::Map::new();
+        for (alias, item) in items {
+            values.insert((*alias).clone(), json(item));
+        }
         Ok(TemplateValues {
             size,
             context: Context::from(Value::Object(values)),
         })
     }
 
-    /// The error for a field that cannot be rendered.
-    fn at(&self, field: &str, reason: String) -> RenderError {
+    /// The error of a field that cannot be rendered.
+    fn field_error(&self, field: &str, reason: String) -> RenderError {
         let field = field.to_owned();
         if self.steps.are_used_up.load(Ordering::Relaxed) {
             return RenderError::TooManySteps { field };
@@ -271,46 +288,43 @@ impl Templates {
         RenderError::Field { field, reason }
     }
 
+    /// Renders one template. The steps of each part are taken before the engine does it.
     fn text(&self, template: &str, values: &TemplateValues) -> Result<String, String> {
         if depth(template) > TEMPLATE_DEPTH_MAX {
             return Err(format!(
                 "blocks or brackets are nested more than {TEMPLATE_DEPTH_MAX} deep"
             ));
         }
-        let text = |error: EngineError| render_error(&error);
-        self.steps
-            .take(cost::of_compiling(template))
-            .map_err(text)?;
-        let mut compiled = Template::compile(template).map_err(|error| syntax_error(&error))?;
+        let steps = cost::of_compiling(template);
+        self.steps.take(steps).map_err(render_error)?;
+        let mut compiled = Template::compile(template).map_err(syntax_error)?;
         let steps = Pricing::new(values.size).prepare(&mut compiled)?;
-        self.steps.take(steps).map_err(text)?;
-        let mut output = Bounded {
+        self.steps.take(steps).map_err(render_error)?;
+        let mut output = BoundedOutput {
             bytes: Vec::new(),
-            written: 0,
-            left: &self.output_left,
+            uncounted: 0,
+            output_left: &self.output_left,
             steps: &self.steps,
         };
-        let mut context = RenderContext::new(None);
-        compiled
-            .render(
-                &self.engine,
-                &values.context,
-                &mut context,
-                &mut WriteOutput::new(&mut output),
-            )
-            .map_err(text)?;
+        let rendered = compiled.render(
+            &self.engine,
+            &values.context,
+            &mut RenderContext::new(None),
+            &mut WriteOutput::new(&mut output),
+        );
+        rendered.map_err(render_error)?;
         String::from_utf8(output.bytes).map_err(|error| error.to_string())
     }
 }
 
-/// The error and place of a template. The engine's own text quotes the lines around it, which may
+/// The reason and place of an error. The engine's own text quotes the lines around it, which may
 /// hold secrets.
-fn syntax_error(error: &TemplateError) -> String {
+fn syntax_error(error: TemplateError) -> String {
     template_error(error.reason(), error.pos())
 }
 
 /// As [`syntax_error`], of a template with values.
-fn render_error(error: &EngineError) -> String {
+fn render_error(error: EngineError) -> String {
     let place = error.line_no.zip(error.column_no);
     match error.reason() {
         RenderErrorReason::MissingVariable(Some(name)) => {
@@ -321,38 +335,54 @@ fn render_error(error: &EngineError) -> String {
 }
 
 fn template_error(reason: impl Display, place: Option<(usize, usize)>) -> String {
-    let place = place.map_or_else(String::new, |(line, column)| {
-        format!(" at line {line}, column {column}")
-    });
-    format!("Template error: {}{place}", reason.to_string().trim_end())
+    let reason = reason.to_string();
+    let reason = reason.trim_end();
+    match place {
+        Some((line, column)) => {
+            format!("Template error: {reason} at line {line}, column {column}")
+        }
+        None => format!("Template error: {reason}"),
+    }
 }
 
-/// Whether the engine makes something else of a text. A backslash means something only before
-/// braces.
+/// Returns whether the engine would change a text. It changes backslashes only before braces.
 fn has_template(text: &str) -> bool {
     text.contains("{{")
 }
 
-/// What templates of one workload can name.
+/// The configs of one workload.
+struct Configs<'c> {
+    /// The items with the names by which templates use them.
+    items: Vec<(&'c String, &'c ConfigItem)>,
+    /// Their copy for the engine. `None` until a field is a template, since it costs steps.
+    values: Option<TemplateValues>,
+}
+
+/// The values that the templates of one workload can name.
 struct TemplateValues {
     context: Context,
-    /// What they take, in bytes.
+    /// Memory of the values, in bytes.
     size: usize,
 }
 
-/// `size` and what the engine's copy of `item` takes, in bytes; `None` from [`TEMPLATE_VALUES_MAX`]
-/// on, so that no more is measured than may be used.
+/// `size` plus the memory of the engine's copy of `item`, in bytes. `None` above
+/// [`TEMPLATE_VALUES_MAX`], so that the time to measure is bounded as well.
 fn add_size(size: usize, item: &ConfigItem) -> Option<usize> {
-    let size = size + VALUE_ENTRY;
-    let size = match item {
-        ConfigItem::Text(text) => size + text.len(),
-        ConfigItem::List(items) => items.iter().try_fold(size, add_size)?,
-        ConfigItem::Map(items) => items
-            .iter()
-            .try_fold(size + VALUE_MAP, |size, (key, item)| {
-                add_size(size + VALUE_ENTRY + key.len(), item)
-            })?,
-    };
+    let mut size = size + VALUE_ENTRY;
+    match item {
+        ConfigItem::Text(text) => size += text.len(),
+        ConfigItem::List(items) => {
+            for item in items {
+                size = add_size(size, item)?;
+            }
+        }
+        ConfigItem::Map(items) => {
+            size += VALUE_MAP;
+            for (key, item) in items {
+                size = add_size(size + VALUE_ENTRY + key.len(), item)?;
+            }
+        }
+    }
     (size <= TEMPLATE_VALUES_MAX).then_some(size)
 }
 
@@ -369,17 +399,17 @@ fn json(item: &ConfigItem) -> Value {
     }
 }
 
-/// Takes at most [`RENDERED_MAX`] bytes, and what is left for the update: loops in templates can
-/// multiply texts. What is written costs steps, too.
-struct Bounded<'l> {
+/// The rendered text, of at most [`RENDERED_MAX`] bytes and the bytes left for the update: loops in
+/// templates can multiply texts. It costs steps as well.
+struct BoundedOutput<'l> {
     bytes: Vec<u8>,
-    /// What was written and has not cost a step yet.
-    written: usize,
-    left: &'l Cell<usize>,
+    /// Written bytes that have not cost a step yet.
+    uncounted: usize,
+    output_left: &'l Cell<usize>,
     steps: &'l Steps,
 }
 
-impl io::Write for Bounded<'_> {
+impl io::Write for BoundedOutput<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + bytes.len() > RENDERED_MAX {
             let text = format!(
@@ -387,17 +417,17 @@ impl io::Write for Bounded<'_> {
             );
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
         }
-        let Some(left) = self.left.get().checked_sub(bytes.len()) else {
+        let Some(left) = self.output_left.get().checked_sub(bytes.len()) else {
             let text = "the templates of this update render too much altogether; use shorter texts or several updates";
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
         };
-        self.left.set(left);
-        self.written += bytes.len() + 1; // Empty lines are written one by one.
-        if self.written >= OUTPUT_BYTES {
-            self.steps
-                .take(self.written / OUTPUT_BYTES)
-                .map_err(|_| io::Error::other(TOO_MANY_STEPS))?;
-            self.written %= OUTPUT_BYTES;
+        self.output_left.set(left);
+        self.uncounted += bytes.len() + 1; // One more for each call: empty lines are not free.
+        if self.uncounted >= OUTPUT_BYTES {
+            if self.steps.take(self.uncounted / OUTPUT_BYTES).is_err() {
+                return Err(io::Error::other(TOO_MANY_STEPS));
+            }
+            self.uncounted %= OUTPUT_BYTES;
         }
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -408,14 +438,16 @@ impl io::Write for Bounded<'_> {
     }
 }
 
-/// How deep the engine may recurse for this template: never less than it does.
+/// Upper bound of the depth to which the engine recurses for this template.
 ///
-/// Tags are found by their opening braces alone. What follows up to the next tag counts as part of
-/// the tag, so that strings and comments need not be understood. An alternative of a block counts
-/// like another block in it.
+/// Tags are found by their opening braces alone. The text up to the next tag counts as a part of the
+/// tag, so that strings and comments need not be understood. An alternative of a block counts as a
+/// further block in it.
 fn depth(template: &str) -> usize {
+    // The levels of each open block: itself and its alternatives.
     let mut blocks: Vec<usize> = Vec::new();
-    let (mut open, mut deepest) = (0, 0);
+    let mut open = 0;
+    let mut deepest = 0;
     for tag in template.split("{{").skip(1) {
         let inside = tag.trim_start_matches(|letter: char| {
             letter.is_whitespace() || matches!(letter, '~' | '{')
@@ -426,9 +458,9 @@ fn depth(template: &str) -> usize {
         } else if inside.starts_with('/') {
             open -= blocks.pop().unwrap_or(0);
         } else if inside.starts_with('^') || inside.starts_with("else") {
-            // Without a block around it the engine refuses it anyway.
-            if let Some(alternatives) = blocks.last_mut() {
-                *alternatives += 1;
+            // The engine refuses an alternative outside of a block.
+            if let Some(levels) = blocks.last_mut() {
+                *levels += 1;
                 open += 1;
             }
         }
@@ -438,7 +470,8 @@ fn depth(template: &str) -> usize {
 }
 
 fn bracket_depth(text: &str) -> usize {
-    let (mut open, mut deepest) = (0_usize, 0);
+    let mut open = 0_usize;
+    let mut deepest = 0;
     for letter in text.chars() {
         match letter {
             '(' | '[' | '{' => open += 1,

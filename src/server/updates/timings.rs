@@ -1,10 +1,10 @@
-//! When each instance was accepted, waited, started and ran: where the time of a start goes.
+//! The times at which each instance was accepted, waited, started and ran, so that users find the
+//! slow part of a start.
 //!
-//! Thread: `server`; a plain value owned by [`crate::ServerLoop`]. A report costs one entry of a
-//! map, whatever the number of instances. An instance has times as long as it has a state or is
-//! wanted.
+//! Thread: `server`; a plain value owned by [`super::Updates`]. A report costs one look-up in a map.
+//! An instance has times while it has a state or is wanted.
 
-use crate::state_view::{present, put_instance};
+use crate::state_view::{present, present_entries, put_instance};
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::mask_tree::Wanted;
 use ankaios_model::names::InstanceName;
@@ -22,15 +22,15 @@ use std::time::{Duration, Instant};
 pub(crate) struct Timings {
     /// When the server started.
     start: Instant,
-    /// The time from the boot of the node until then.
+    /// The time from the boot of the node to `start`.
     boot: Duration,
     instances: HashMap<InstanceName, StartTimes>,
 }
 
-/// Milliseconds since the start of the server, and one: so a time that is missing takes no room.
+/// Milliseconds since the start of the server plus one, so that an absent time takes no memory.
 type Moment = NonZeroU64;
 
-/// The latest start of one instance.
+/// The times of the latest start of one instance. Each is the first of its kind.
 #[derive(Debug, Default)]
 struct StartTimes {
     desired: Option<Moment>,
@@ -44,7 +44,7 @@ struct StartTimes {
 }
 
 impl Default for Timings {
-    /// The server starts now.
+    /// Begins with the start of the server at this moment.
     fn default() -> Self {
         let since_boot = clock_gettime(ClockId::Boottime);
         Self {
@@ -56,20 +56,16 @@ impl Default for Timings {
 }
 
 impl Timings {
-    /// The instance is wanted since `now`, for the first time or in another revision.
+    /// Notes that an instance is wanted since `now`, for the first time or in another revision.
     pub(crate) fn accept(&mut self, instance: &InstanceName, now: Instant) {
-        let desired = Some(self.moment(now));
-        self.instances.insert(
-            instance.clone(),
-            StartTimes {
-                desired,
-                ..StartTimes::default()
-            },
-        );
+        let times = StartTimes {
+            desired: Some(self.moment(now)),
+            ..StartTimes::default()
+        };
+        self.instances.insert(instance.clone(), times);
     }
 
-    /// The agent of the instance has reported its state. `is_wanted` is whether the instance is
-    /// wanted.
+    /// Notes a reported state of an instance, which may not be wanted.
     // [impl->swdd~server-keeps-start-times~1]
     pub(crate) fn report(
         &mut self,
@@ -79,10 +75,11 @@ impl Timings {
         is_wanted: bool,
     ) {
         let moment = self.moment(now);
+        let is_removed = state.phase == Phase::Removed;
         match self.instances.get_mut(instance) {
             // It is restarted in another container, or its predecessor of the same name has ended.
-            Some(times) if state.phase == Phase::Removed && is_wanted => times.begin_anew(),
-            _ if state.phase == Phase::Removed => self.remove(instance),
+            Some(times) if is_removed && is_wanted => times.restart(),
+            _ if is_removed => self.remove(instance),
             Some(times) => times.report(state, moment),
             None => {
                 let mut times = StartTimes::default();
@@ -92,7 +89,7 @@ impl Timings {
         }
     }
 
-    /// The instance is neither wanted nor has a state any more.
+    /// Forgets an instance that is not wanted and has no state any more.
     pub(crate) fn remove(&mut self, instance: &InstanceName) {
         self.instances.remove(instance);
     }
@@ -101,17 +98,13 @@ impl Timings {
         Moment::MIN.saturating_add(milliseconds(now.saturating_duration_since(self.start)))
     }
 
-    /// What is wanted of all times, as a tree; `None` when that is nothing.
+    /// The part of the state with times that masks select; `None` if they select nothing.
     pub(crate) fn read(&self, now: Instant, wanted: &Wanted<'_>) -> Option<Node> {
         let now = milliseconds(now.saturating_duration_since(self.start));
+        let boot = milliseconds(self.boot);
         let parts = [
             ("now", wanted.below("now").take(Node::Number(now))),
-            (
-                "boot",
-                wanted
-                    .below("boot")
-                    .take(Node::Number(milliseconds(self.boot))),
-            ),
+            ("boot", wanted.below("boot").take(Node::Number(boot))),
             ("instances", self.read_instances(&wanted.below("instances"))),
         ];
         present(wanted, parts)
@@ -133,7 +126,7 @@ impl Timings {
                 put_instance(&mut agents, instance, node);
             }
         }
-        (wanted.is_whole() || !agents.is_empty()).then_some(Node::Map(agents))
+        present_entries(wanted, agents)
     }
 }
 
@@ -146,13 +139,12 @@ impl StartTimes {
         let phase = state.phase;
         let is_begin = match phase {
             Phase::PendingInitial | Phase::PendingWaitingToStart | Phase::PendingStarting => true,
-            // Only the newest state is reported after a lost connection, which may be that of a
-            // later start.
+            // After a lost connection only the newest state is reported, perhaps of a later start.
             Phase::Running => self.ended.is_some(),
             _ => false,
         };
         if is_begin && (self.running.is_some() || self.ended.is_some()) {
-            self.begin_anew();
+            self.restart();
         }
         match phase {
             Phase::PendingWaitingToStart => {
@@ -183,7 +175,8 @@ impl StartTimes {
         }
     }
 
-    fn begin_anew(&mut self) {
+    /// Begins another start of the instance.
+    fn restart(&mut self) {
         *self = Self {
             desired: self.desired,
             starts: self.starts,
@@ -200,18 +193,23 @@ impl StartTimes {
             ("running", self.running),
             ("ended", self.ended),
         ];
-        let times = times
-            .into_iter()
-            .filter_map(|(key, moment)| Some((key, Node::Number(moment?.get() - 1))));
-        let starts = (self.starts > 0).then(|| ("starts", Node::Number(self.starts.into())));
-        let prepared = self
-            .prepared
-            .map(|level| ("prepared", Node::text(level.as_str())));
-        Node::map(times.chain(starts).chain(prepared))
+        let mut fields = Entries::default();
+        for (key, moment) in times {
+            if let Some(moment) = moment {
+                fields.insert(key, Node::Number(moment.get() - 1));
+            }
+        }
+        if self.starts > 0 {
+            fields.insert("starts", Node::Number(self.starts.into()));
+        }
+        if let Some(level) = self.prepared {
+            fields.insert("prepared", Node::text(level.as_str()));
+        }
+        Node::Map(fields)
     }
 }
 
-/// What tests of other files and crates look at.
+/// For tests of other files and crates.
 #[cfg(debug_assertions)]
 impl Timings {
     /// The instances that have times.

@@ -1,5 +1,5 @@
-//! What users asked for, what agents have to run, and what runs; who needs whom, and what runs
-//! although nobody wants it.
+//! The desired state, the effective workloads, and the states of their instances, with the indexes
+//! by which they are found: users of configs, dependents, and unwanted instances.
 //!
 //! Thread: `server`; a plain value owned by [`super::Updates`].
 
@@ -18,31 +18,30 @@ use ankaios_model::workload::{AddCondition, Workload};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Additional info stored of such an instance, in bytes.
+/// Additional info stored of an unwanted instance, in bytes.
 pub(crate) const UNWANTED_INFO_MAX: usize = 256;
 /// Instances of one agent that were never wanted, as long as it is connected. More can only be a
 /// mistake or an attack.
 pub(crate) const NEVER_WANTED: usize = 1_000;
-/// Those of one workload among them: containers of a few earlier revisions may be left. Each is
-/// compared with all known deletes.
+/// Never wanted instances of one workload on one agent: containers of a few earlier revisions may be
+/// left. Each is compared with all known deletes.
 pub(crate) const NEVER_WANTED_OF_WORKLOAD: usize = 16;
-/// What those of all agents together take, in bytes of their names and the longest infos, so there
-/// are at most 4,000: every client that reads the state gets them, and programs of other
+/// Never wanted instances of all agents, in bytes of their names and the longest infos, so there are
+/// at most 4,000: every client that reads the state gets them, and programs of other
 /// implementations take 4 MiB.
 const NEVER_WANTED_BYTES: usize = 4 * NEVER_WANTED * UNWANTED_INFO_MAX;
-/// Longest name of one, in bytes of memory; no manifest can have a longer one.
+/// Longest name of a never wanted instance, in bytes of memory; no manifest can have a longer one.
 const NAME_BYTES_MAX: usize = 512;
 /// Instances of one agent that are being deleted, in bytes of their names, their infos and
-/// [`STATE_BYTES`] each: 5,000 workloads that are replaced twice. What an agent leaves beyond that
-/// counts as removed.
+/// [`STATE_BYTES`] each: 5,000 workloads that are replaced twice. Further ones count as removed.
 const DELETED_BYTES: usize = 10 * 1024 * 1024;
-/// What a state takes beside the names and the text, about.
+/// Approximate memory of a state beside the names and the text, in bytes.
 const STATE_BYTES: usize = 256;
-/// Those of one workload among them: updates that follow each other faster than its agent carries
-/// them out.
+/// Instances of one workload that are being deleted on one agent: updates that follow each other
+/// faster than the agent stops containers.
 pub(crate) const DELETED_OF_WORKLOAD: usize = 256;
 
-/// The info of a workload that is out of the effective state until its restart goes on.
+/// The info of a workload that is being restarted and has left the effective state.
 const RESTARTS: &str = "being restarted";
 
 /// The report of an instance that has no state any more.
@@ -53,63 +52,70 @@ pub(crate) fn removed(instance: InstanceName) -> WorkloadState {
 /// Workloads that are restarted together.
 #[derive(Debug)]
 pub(crate) struct RestartGroup {
-    /// All of them.
     pub(crate) names: BTreeSet<Name>,
-    /// Instances whose ends it waits for.
+    /// Instances whose ends the restart waits for.
     pub(crate) stopping: Vec<InstanceName>,
 }
 
 /// All workloads.
 #[derive(Default)]
 pub(crate) struct Workloads {
-    /// What users asked for.
+    /// The state as clients wrote it.
     pub(crate) desired: DesiredState,
-    /// Which of these use which configs.
+    /// The desired workloads that use each config.
     pub(crate) config_users: Users<Name>,
-    /// What agents have to run, by workload. Shares its workloads with `desired` as long as nothing
-    /// is rendered.
+    /// The workloads as agents get them. They share memory with the desired ones unless templates
+    /// or hooks change them.
     pub(crate) effective: BTreeMap<Name, AddedWorkload>,
-    /// Which of these need which others running.
+    /// The effective workloads that need each other workload running.
     pub(crate) dependents: Users<Name>,
     /// The rendered workloads as they were before hooks changed them; only kept when there are
     /// hooks.
     pub(crate) before_hooks: Option<BTreeMap<Name, AddedWorkload>>,
     /// The modes of the vehicle; only where the settings name their config item.
     pub(crate) modes: Option<Modes>,
-    /// What is being restarted.
+    /// Restarts that have begun and not ended.
     pub(crate) restarts: Vec<RestartGroup>,
     /// Workloads that a client has stopped.
     pub(crate) stopped: BTreeSet<Name>,
-    /// All workloads with their own agents; only kept with modes, during restarts and while some
-    /// are stopped, when some of them are effective without.
+    /// The effective workloads with their own agents; only kept with modes, during restarts and
+    /// while some are stopped, when some of them are effective without an agent.
     pub(crate) placed: Option<BTreeMap<Name, AddedWorkload>>,
-    /// What runs.
+    /// The execution states of all instances.
     pub(crate) states: WorkloadStates,
-    /// Instances that are staged and whose state is the server's own: no agent knows of them.
+    /// Staged instances whose state is the server's own: no agent has them yet.
     pub(crate) placeholders: BTreeSet<InstanceName>,
-    /// Which of these states are of instances that are not wanted.
+    /// Instances that have a state and are not wanted.
     pub(crate) unwanted: UnwantedInstances,
-    /// Renders desired workloads.
+    /// The renderer of desired workloads.
     pub(crate) templates: Templates,
-    /// How often any of this was changed by an update, an undo or a switch.
+    /// Number of changes of the desired or effective state: updates, rollbacks, switches.
     pub(crate) commits: u64,
 }
 
+/// The difference of the effective workloads in the present mode.
+pub(crate) struct ModeDiff {
+    pub(crate) difference: EffectiveDiff,
+    /// The workloads whose infos may have changed, for [`Workloads::refresh_infos`].
+    pub(crate) affected: BTreeSet<Name>,
+}
+
 impl Workloads {
-    /// Whether an agent has to run this instance.
+    /// Returns whether an agent has to run this instance.
     pub(crate) fn is_wanted(&self, instance: &InstanceName) -> bool {
-        self.effective
-            .get(&instance.workload)
-            .is_some_and(|added| added.instance == *instance)
+        match self.effective.get(&instance.workload) {
+            Some(added) => added.instance == *instance,
+            None => false,
+        }
     }
 
-    /// Whether an instance is one that its agent has although it shall not.
+    /// Returns whether this instance must end if its agent has it.
     pub(crate) fn is_unwanted(&self, instance: &InstanceName) -> bool {
         !self.is_wanted(instance) && !self.placeholders.contains(instance)
     }
 
-    /// Whether a workload is effective on an agent, or an instance of it has a state there. What is
-    /// only staged was never there.
+    /// Returns whether a workload is effective on an agent, or an instance of it has a state there.
+    /// A staged instance does not count: it was never there.
     pub(crate) fn is_on_agent(&self, workload: &Name, agent: &Name) -> bool {
         if let Some(added) = self.effective.get(workload)
             && added.instance.agent == *agent
@@ -120,14 +126,14 @@ impl Workloads {
         states.any(|(instance, _)| !self.placeholders.contains(&instance))
     }
 
-    /// All states that agents know.
+    /// The states that agents receive: all except those of staged instances.
     pub(crate) fn reported_states(&self) -> Vec<WorkloadState> {
         let mut states = self.states.reports();
         states.retain(|state| !self.placeholders.contains(&state.instance));
         states
     }
 
-    /// These workloads and all that need them running, directly or not.
+    /// These workloads and their dependents, direct or not.
     pub(crate) fn with_dependents(&self, mut next: Vec<Name>) -> BTreeSet<Name> {
         let mut all = BTreeSet::new();
         while let Some(name) = next.pop() {
@@ -140,7 +146,10 @@ impl Workloads {
 
     /// The rendered workloads, as they were before hooks changed them.
     pub(crate) fn before_hooks(&self) -> &BTreeMap<Name, AddedWorkload> {
-        self.before_hooks.as_ref().unwrap_or_else(|| self.placed())
+        match &self.before_hooks {
+            Some(before_hooks) => before_hooks,
+            None => self.placed(),
+        }
     }
 
     /// The effective workloads with their own agents, also outside of the current mode and while
@@ -149,74 +158,93 @@ impl Workloads {
         self.placed.as_ref().unwrap_or(&self.effective)
     }
 
-    /// Keeps all workloads with their own agents from now on.
+    /// Begins to keep the workloads with their own agents.
     pub(super) fn keep_placed(&mut self) {
         if self.placed.is_none() {
             self.placed = Some(self.effective.clone());
         }
     }
 
-    /// Keeps them no longer, once all are effective with their own agents.
+    /// Ends that once all workloads are effective with their own agents.
     pub(super) fn drop_placed(&mut self) {
         if self.modes.is_none() && self.restarts.is_empty() && self.stopped.is_empty() {
             self.placed = None;
         }
     }
 
-    /// Applies `difference`, which is about workloads with their own agents. Returns what that,
-    /// the present mode and the begin or end of a restart or stop of the workloads `restarted` mean
-    /// for the effective workloads, and the workloads for [`Self::refresh_infos`].
+    /// Applies `difference`, which is about workloads with their own agents. Returns the difference
+    /// of the effective workloads, in the present mode and while the workloads `restarted`, which
+    /// are restarted, stopped or started, leave the effective state or come back.
     pub(crate) fn in_mode(
         &mut self,
         difference: EffectiveDiff,
         restarted: &BTreeSet<Name>,
-    ) -> (EffectiveDiff, BTreeSet<Name>) {
+    ) -> ModeDiff {
         let Some(placed) = &mut self.placed else {
-            return (difference, BTreeSet::new());
+            return ModeDiff {
+                difference,
+                affected: BTreeSet::new(),
+            };
         };
-        let added = difference.added.iter().map(|added| &added.instance);
-        let names = added
-            .chain(&difference.deleted)
-            .map(|instance| &instance.workload)
-            .chain(restarted);
-        let mut affected: BTreeSet<Name> = names.cloned().collect_entries();
+        // First, the placed workloads and the mode.
+        let mut affected = restarted.clone();
+        for added in &difference.added {
+            affected.insert(added.instance.workload.clone());
+        }
+        for deleted in &difference.deleted {
+            affected.insert(deleted.workload.clone());
+        }
         difference.apply(placed);
         if let Some(modes) = &mut self.modes {
-            affected.extend(modes.switch(self.desired.configs.get(modes.item()), placed));
+            let item = self.desired.configs.get(modes.item());
+            affected.extend(modes.switch(item, placed));
         }
-        let effective = |added| {
-            if self.is_restarting(added) {
-                without_agent(added)
-            } else {
-                self.seen(added)
-            }
-        };
-        let now = affected
-            .iter()
-            .map(|name| (name.clone(), self.placed().get(name).map(effective)));
-        let difference = EffectiveDiff::to(&self.effective, now);
+        // Then, the effective workloads that follow from these.
+        let mut difference = EffectiveDiff::default();
+        for name in &affected {
+            difference.compare(self.effective.get(name), self.present(name));
+        }
         if let Some(modes) = &mut self.modes {
             modes.forget_failures(&difference);
         }
-        (difference, affected)
+        ModeDiff {
+            difference,
+            affected,
+        }
     }
 
-    /// Whether a workload is out of the effective state until its restart goes on.
+    /// The placed workload `name` as it has to be effective at present: without its agent outside
+    /// of the current mode, and while it is restarted.
+    fn present(&self, name: &Name) -> Option<AddedWorkload> {
+        let added = self.placed().get(name)?;
+        if self.is_restarting(added) {
+            Some(without_agent(added))
+        } else {
+            Some(self.seen(added))
+        }
+    }
+
+    /// Returns whether a workload has left the effective state for its restart.
     fn is_restarting(&self, added: &AddedWorkload) -> bool {
-        self.restarts
-            .iter()
-            .any(|restart| restart.names.contains(&added.instance.workload))
+        let name = &added.instance.workload;
+        let mut restarts = self.restarts.iter();
+        restarts.any(|restart| restart.names.contains(name))
     }
 
-    /// A workload with its own agent as it is effective in the present mode unless it is stopped,
-    /// at the latest after a restart.
+    /// Returns whether a workload is in the current mode, or there are no modes.
+    fn is_in_mode(&self, added: &AddedWorkload) -> bool {
+        match &self.modes {
+            Some(modes) => modes.is_inside(&added.workload),
+            None => true,
+        }
+    }
+
+    /// The placed workload `added` as it is effective in the present mode unless it is stopped, once
+    /// it is not restarted.
     // [impl->swdd~server-modes-outside-is-not-scheduled~1]
     pub(crate) fn seen(&self, added: &AddedWorkload) -> AddedWorkload {
-        let is_inside = self
-            .modes
-            .as_ref()
-            .is_none_or(|modes| modes.is_inside(&added.workload));
-        if is_inside && !self.stopped.contains(&added.instance.workload) {
+        let is_stopped = self.stopped.contains(&added.instance.workload);
+        if self.is_in_mode(added) && !is_stopped {
             added.clone()
         } else {
             without_agent(added)
@@ -225,46 +253,44 @@ impl Workloads {
 
     /// The workload `name`, as [`Self::seen`], if it has an agent then.
     pub(crate) fn scheduled(&self, name: &Name) -> Option<AddedWorkload> {
-        self.placed()
-            .get(name)
-            .map(|added| self.seen(added))
-            .filter(|added| !added.instance.agent.is_empty())
+        let added = self.seen(self.placed().get(name)?);
+        if added.instance.agent.is_empty() {
+            return None;
+        }
+        Some(added)
     }
 
-    /// What these revisions would change in the present mode.
+    /// The changes of these revisions to the effective workloads of the present mode.
     pub(crate) fn seen_in_mode(&self, revisions: &BTreeMap<Name, Revision>) -> EffectiveDiff {
-        let seen = revisions.iter().map(|(name, revision)| {
-            (
-                name.clone(),
-                revision.effective.as_ref().map(|it| self.seen(it)),
-            )
-        });
-        EffectiveDiff::to(&self.effective, seen)
+        let mut difference = EffectiveDiff::default();
+        for (name, revision) in revisions {
+            let seen = revision.effective.as_ref().map(|added| self.seen(added));
+            difference.compare(self.effective.get(name), seen);
+        }
+        difference
     }
 
-    /// A workload as it is by now.
+    /// The present revision of a workload.
     pub(crate) fn revision(&self, name: &Name) -> Revision {
-        let [rendered, effective] =
-            [self.before_hooks(), self.placed()].map(|all| all.get(name).cloned());
         Revision {
             desired: self.desired.workloads.get(name).cloned(),
-            rendered,
-            effective,
+            rendered: self.before_hooks().get(name).cloned(),
+            effective: self.placed().get(name).cloned(),
         }
     }
 
-    /// What leads to these revisions, about workloads with their own agents.
+    /// The changes of these revisions to the workloads with their own agents.
     pub(crate) fn difference(&self, revisions: &BTreeMap<Name, Revision>) -> EffectiveDiff {
-        EffectiveDiff::to(
-            self.placed(),
-            revisions
-                .iter()
-                .map(|(name, revision)| (name.clone(), revision.effective.clone())),
-        )
+        let placed = self.placed();
+        let mut difference = EffectiveDiff::default();
+        for (name, revision) in revisions {
+            difference.compare(placed.get(name), revision.effective.clone());
+        }
+        difference
     }
 
-    /// These are the rendered revisions now. Returns what leads to them, about workloads with their
-    /// own agents.
+    /// Takes over the rendered workloads of these revisions. Returns their changes to the workloads
+    /// with their own agents.
     pub(crate) fn render(&mut self, revisions: BTreeMap<Name, Revision>) -> EffectiveDiff {
         let difference = self.difference(&revisions);
         if let Some(before_hooks) = &mut self.before_hooks {
@@ -278,39 +304,47 @@ impl Workloads {
         difference
     }
 
-    /// The state of an instance that no agent has reported yet.
+    /// The state of an effective instance that no agent has reported yet.
     pub(crate) fn first_state(&self, instance: &InstanceName) -> ExecutionState {
-        let added = self.placed().get(&instance.workload);
-        match (&self.modes, added) {
-            _ if !instance.agent.is_empty() => ExecutionState::plain(Phase::PendingInitial),
-            _ if self.stopped.contains(&instance.workload) => {
-                ExecutionState::with_info(Phase::NotScheduled, STOPPED).because(Reason::Stopped)
-            }
-            (Some(modes), Some(added)) if !modes.is_inside(&added.workload) => modes.outside(),
-            (_, Some(added)) if self.is_restarting(added) => {
-                ExecutionState::with_info(Phase::NotScheduled, RESTARTS)
-            }
-            _ => ExecutionState::plain(Phase::NotScheduled),
+        if !instance.agent.is_empty() {
+            return ExecutionState::plain(Phase::PendingInitial);
         }
+        if self.stopped.contains(&instance.workload) {
+            return ExecutionState::with_info(Phase::NotScheduled, STOPPED)
+                .because(Reason::Stopped);
+        }
+        if let Some(added) = self.placed().get(&instance.workload) {
+            if let Some(modes) = &self.modes
+                && !modes.is_inside(&added.workload)
+            {
+                return modes.outside();
+            }
+            if self.is_restarting(added) {
+                return ExecutionState::with_info(Phase::NotScheduled, RESTARTS);
+            }
+        }
+        ExecutionState::plain(Phase::NotScheduled)
     }
 
-    /// Makes the infos of those among `names` that are not scheduled those of the present mode.
+    /// Updates the infos of those among `names` that are not scheduled: they name the mode.
     pub(crate) fn refresh_infos(&mut self, names: &BTreeSet<Name>) {
-        for AddedWorkload { instance, .. } in
-            names.iter().filter_map(|name| self.effective.get(name))
-        {
-            if self
-                .states
-                .get(instance)
-                .is_some_and(|state| state.phase == Phase::NotScheduled)
-            {
+        for name in names {
+            let Some(added) = self.effective.get(name) else {
+                continue;
+            };
+            let instance = &added.instance;
+            let Some(state) = self.states.get(instance) else {
+                continue;
+            };
+            if state.phase == Phase::NotScheduled {
                 let state = self.first_state(instance);
                 self.states.set(instance, state);
             }
         }
     }
 
-    /// What is wanted of the modes; `None` when that is nothing or there are none.
+    /// The part of the state with modes that masks select; `None` if they select nothing, or there
+    /// are no modes.
     pub(crate) fn modes_node(&self, wanted: &Wanted<'_>) -> Option<Node> {
         let modes = self.modes.as_ref()?;
         wanted.take(modes.node(self.placed()))
@@ -332,7 +366,7 @@ impl Workloads {
     }
 }
 
-/// A workload that is not scheduled for now.
+/// A workload without its agent, so that it is not scheduled.
 fn without_agent(AddedWorkload { instance, workload }: &AddedWorkload) -> AddedWorkload {
     let agent = Name::default();
     let workload = Arc::new(Workload {
@@ -352,15 +386,14 @@ fn without_agent(AddedWorkload { instance, workload }: &AddedWorkload) -> AddedW
 
 /// The names of workloads that `workload` needs running.
 pub(crate) fn needed_running(workload: &Workload) -> impl Iterator<Item = &String> {
-    workload
-        .dependencies
-        .iter()
+    let dependencies = workload.dependencies.iter();
+    dependencies
         .filter(|(_, condition)| **condition == AddCondition::Running)
         .map(|(name, _)| name)
 }
 
-/// Who uses what, by the name of what is used. Kept up to date, so that the users of one name are
-/// found without a search of all workloads.
+/// The users of each name: of a config, or of a workload. Kept up to date, so that they are found
+/// without a search of all workloads.
 #[derive(Debug)]
 pub(crate) struct Users<T>(BTreeMap<String, BTreeSet<T>>);
 
@@ -371,14 +404,14 @@ impl<T> Default for Users<T> {
 }
 
 impl<T: Ord + Clone> Users<T> {
-    /// `user` uses `names`.
+    /// Notes that `user` uses `names`.
     pub(crate) fn add<'n>(&mut self, user: &T, names: impl IntoIterator<Item = &'n String>) {
         for name in names {
             self.0.entry(name.clone()).or_default().insert(user.clone());
         }
     }
 
-    /// `user` does not use `names` any more.
+    /// Notes that `user` does not use `names` any more.
     pub(crate) fn remove<'n>(&mut self, user: &T, names: impl IntoIterator<Item = &'n String>) {
         for name in names {
             if let Some(users) = self.0.get_mut(name) {
@@ -398,78 +431,82 @@ impl<T: Ord + Clone> Users<T> {
 
 // ------------------------------------------------------ unwanted instances
 
-/// Instances that have a state although nobody wants them, by agent: those that an agent has of
-/// another manifest, and those that are being deleted. Agents must not fill the memory of the
-/// server with such states.
+/// Instances that have a state and are not wanted, by agent: left by another manifest, or being
+/// deleted. Agents must not fill the memory of the server with such states.
 ///
-/// Reports of further ones are ignored when there are too many, and the known ones stay: what an
-/// agent reports first is what it really has, and each forgotten state would have to be sent to
-/// everybody.
+/// When there are too many, reports of further ones are ignored and the known ones stay: an agent
+/// reports its real containers first, and each forgotten state would have to be sent to all peers.
 #[derive(Debug, Default)]
 pub(crate) struct UnwantedInstances {
-    never_wanted: BTreeMap<Name, Instances>,
-    /// Those that were wanted and whose end is not reported.
-    deleted: BTreeMap<Name, Instances>,
+    never_wanted: BTreeMap<Name, CountedInstances>,
+    /// Instances that were wanted and whose end is not reported.
+    deleted: BTreeMap<Name, CountedInstances>,
 }
 
-/// Instances of an agent, with what the state of each takes at most, in bytes.
+/// Instances of one agent, with the memory that the state of each takes at most, in bytes.
 #[derive(Debug, Default)]
-struct Instances {
+struct CountedInstances {
     all: BTreeMap<InstanceName, usize>,
+    /// The sum of all.
     bytes: usize,
 }
 
-impl Instances {
-    /// Adds one, unless there are `most` of the same workload.
+impl CountedInstances {
+    /// Adds an instance, unless there are `most` of the same workload. Returns whether it was added.
     fn add(&mut self, instance: &InstanceName, bytes: usize, most: usize) -> bool {
-        let has_place = of_workload(&self.all, &instance.workload)
-            .take(most)
-            .count()
-            < most;
-        if has_place {
-            self.bytes += bytes;
-            self.bytes -= self.all.insert(instance.clone(), bytes).unwrap_or_default();
+        let of_workload = of_workload(&self.all, &instance.workload);
+        if of_workload.take(most).count() == most {
+            return false;
         }
-        has_place
+        let before = self.all.insert(instance.clone(), bytes);
+        self.bytes += bytes;
+        self.bytes -= before.unwrap_or_default();
+        true
     }
 }
 
 impl UnwantedInstances {
-    /// A connected agent reports a state of an instance that is not wanted, with a text of at most
-    /// [`UNWANTED_INFO_MAX`] bytes. Returns `false` when it cannot be kept: there are too many.
+    /// Takes over that a connected agent reports a state of an unwanted instance, with a text of at
+    /// most [`UNWANTED_INFO_MAX`] bytes. Returns `false` when the state cannot be kept, since there
+    /// are too many.
     pub(crate) fn report(&mut self, instance: &InstanceName) -> bool {
-        if self
-            .deleted
-            .get(&instance.agent)
-            .is_some_and(|deleted| deleted.all.contains_key(instance))
+        if let Some(deleted) = self.deleted.get(&instance.agent)
+            && deleted.all.contains_key(instance)
         {
             return true;
         }
         let bytes = instance.bytes() + UNWANTED_INFO_MAX;
-        let sum = bytes
-            + self
-                .never_wanted
-                .values()
-                .map(|own| own.bytes)
-                .sum::<usize>();
+        let mut sum = bytes;
+        for own in self.never_wanted.values() {
+            sum += own.bytes;
+        }
         let own = self.never_wanted.entry(instance.agent.clone()).or_default();
-        own.all.contains_key(instance)
-            || own.all.len() < NEVER_WANTED
-                && sum <= NEVER_WANTED_BYTES
-                && instance.bytes() <= NAME_BYTES_MAX
-                && own.add(instance, bytes, NEVER_WANTED_OF_WORKLOAD)
+        if own.all.contains_key(instance) {
+            return true;
+        }
+        if own.all.len() >= NEVER_WANTED
+            || sum > NEVER_WANTED_BYTES
+            || instance.bytes() > NAME_BYTES_MAX
+        {
+            return false;
+        }
+        own.add(instance, bytes, NEVER_WANTED_OF_WORKLOAD)
     }
 
-    /// An instance that has a state with a text of `info` bytes is not wanted any more. Returns
-    /// `false` when its state cannot be kept until the agent reports its end: there are too many of
-    /// this agent.
+    /// Takes over that an instance is not wanted any more, while it has a state with a text of
+    /// `info` bytes. Returns `false` when the state cannot be kept until the agent reports its end,
+    /// since there are too many of this agent.
     pub(crate) fn delete(&mut self, instance: &InstanceName, info: usize) -> bool {
         let bytes = instance.bytes() + info.max(UNWANTED_INFO_MAX) + STATE_BYTES;
         let own = self.deleted.entry(instance.agent.clone()).or_default();
-        own.bytes + bytes <= DELETED_BYTES && own.add(instance, bytes, DELETED_OF_WORKLOAD)
+        if own.bytes + bytes > DELETED_BYTES {
+            return false;
+        }
+        own.add(instance, bytes, DELETED_OF_WORKLOAD)
     }
 
-    /// The instance has no state any more, or is wanted now. Returns whether it was counted.
+    /// Removes an instance that has no state any more, or is wanted now. Returns whether it was
+    /// there.
     pub(crate) fn remove(&mut self, instance: &InstanceName) -> bool {
         let mut was_known = false;
         for agents in [&mut self.never_wanted, &mut self.deleted] {
@@ -486,19 +523,17 @@ impl UnwantedInstances {
         was_known
     }
 
-    /// An agent is gone. Returns its instances that were never wanted: nothing is kept of them, and
-    /// it reports them again when it comes back.
+    /// Removes and returns the never wanted instances of an agent that has disconnected. It reports
+    /// them again when it comes back.
     pub(crate) fn agent_gone(&mut self, name: &Name) -> BTreeSet<InstanceName> {
-        self.never_wanted
-            .remove(name)
-            .unwrap_or_default()
-            .all
-            .into_keys()
-            .collect_entries()
+        match self.never_wanted.remove(name) {
+            Some(own) => own.all.into_keys().collect_entries(),
+            None => BTreeSet::new(),
+        }
     }
 }
 
-/// What tests of other files and crates look at.
+/// For tests of other files and crates.
 #[cfg(debug_assertions)]
 impl<T> Users<T> {
     pub(crate) fn is_empty(&self) -> bool {
@@ -506,15 +541,16 @@ impl<T> Users<T> {
     }
 }
 
-/// What tests of other files and crates look at.
+/// For tests of other files and crates.
 #[cfg(debug_assertions)]
 impl UnwantedInstances {
-    /// All of them; sums that do not agree with the entries end the test.
+    /// All unwanted instances. A sum that does not agree with its entries ends the test.
     pub(crate) fn instances(&self) -> BTreeSet<&InstanceName> {
-        let all = || self.deleted.iter().chain(&self.never_wanted);
-        for (name, own) in all() {
+        let mut all = BTreeSet::new();
+        for (name, own) in self.deleted.iter().chain(&self.never_wanted) {
             assert_eq!(own.bytes, own.all.values().sum::<usize>(), "{name}");
+            all.extend(own.all.keys());
         }
-        all().flat_map(|(_, own)| own.all.keys()).collect()
+        all
     }
 }

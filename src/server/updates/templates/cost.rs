@@ -1,10 +1,10 @@
-//! What templates cost, known before they are compiled and rendered, and what of the engine they
-//! may use.
+//! The price of templates, which is computed before they are compiled and rendered, and the parts
+//! of the engine that they may use.
 //!
 //! Thread: `server`; plain functions. The unit is a step: it takes at most about a microsecond on a
 //! small PC. Each price below stands for an attack that kept the engine busy for seconds or hours
-//! with what else would be few steps (the tests of templates.rs have them all); the templates of
-//! users are mostly cheaper than their price.
+//! and would otherwise cost few steps (the tests of templates.rs have them all). The templates of
+//! users mostly take less time than their price.
 
 use crate::limits::{TEMPLATE_STEP_BYTES, TEMPLATE_VALUES_MAX};
 use handlebars::Path;
@@ -31,7 +31,7 @@ const BRACKET_BYTES: usize = 400;
 const LEVELS: usize = 16;
 /// Parts of a path that cost one step; each takes 29 ns.
 const PATH_PARTS: usize = 16;
-/// What a literal of a template takes beside its text, in bytes, about; a loop copies it for 42 ns.
+/// Approximate memory of a literal beside its text, in bytes; a loop copies it for 42 ns.
 const LITERAL_ENTRY: usize = 64;
 
 /// Counts steps. Templates that users write cannot name it, because of the space.
@@ -39,32 +39,34 @@ pub(crate) const COUNT_STEPS: &str = "count steps";
 /// The parameter of the one partial.
 const CONTENT: &str = "content";
 
-/// The most steps that it takes to compile a template, from its text alone.
+/// Upper bound of the steps to compile a template, from its text alone.
 pub(crate) fn of_compiling(template: &str) -> usize {
     let last_comment = template.rfind("--}}").unwrap_or(0);
-    let tags = template
-        .match_indices("{{")
-        .map(|(place, _)| of_tag(&template[place + 2..], place, last_comment));
-    let runs = template
-        .split(|letter| letter != '\\')
-        .map(str::len)
-        .filter(|run| *run > 1);
-    // Of a run of backslashes the engine searches the text behind each.
-    let backslashes = runs.map(|run| run.saturating_mul(run) / (2 * TAG_BYTES));
-    tags.chain(backslashes)
-        .fold(template.len() / RAW_BYTES, usize::saturating_add)
+    let mut steps = template.len() / RAW_BYTES;
+    for (place, _) in template.match_indices("{{") {
+        let rest = &template[place + 2..];
+        steps = steps.saturating_add(of_tag(rest, place, last_comment));
+    }
+    for run in template.split(|letter| letter != '\\') {
+        // The engine searches the text behind each backslash of a run.
+        if run.len() > 1 {
+            let searched = run.len().saturating_mul(run.len()) / 2;
+            steps = steps.saturating_add(searched / TAG_BYTES);
+        }
+    }
+    steps
 }
 
-/// What one tag takes, of which `rest` follows its braces, at `place` in the template.
+/// The steps of one tag at `place` in the template; `rest` is the text behind its braces.
 fn of_tag(rest: &str, place: usize, last_comment: usize) -> usize {
     let stretch = &rest[..rest.find("{{").unwrap_or(rest.len())];
     let sign = stretch.trim_start_matches(['{', '~', ' ', '\t', '\r', '\n']);
-    // The text before is read once more, to know the line.
+    // The engine reads the text before the tag once more, to find the line.
     let base = TAG_STEPS + place / TAG_BYTES;
     if sign.starts_with('!') {
         let length = stretch.find("}}").unwrap_or(stretch.len());
-        // Without an end, the engine searches the whole rest of the template, and takes it for a
-        // short one.
+        // For a long comment without an end the engine searches the whole rest of the template,
+        // before it reads the tag as a short comment.
         let searched = if sign.starts_with("!--") && place >= last_comment {
             rest.len()
         } else {
@@ -73,23 +75,23 @@ fn of_tag(rest: &str, place: usize, last_comment: usize) -> usize {
         return base + length / RAW_BYTES + searched / COMMENT_BYTES;
     }
     let inside = stretch.len() - sign.len() + end_of_tag(sign);
-    let twice = if sign.starts_with("else") || sign.starts_with('^') {
+    let reads = if sign.starts_with("else") || sign.starts_with('^') {
         3
     } else {
         1
     };
-    // A name in brackets is taken to go on up to the last bracket of the template, at first.
+    // The engine first searches the end of a name in brackets up to the last bracket of the template.
     let name = sign.trim_start_matches(['#', '>', ' ', '\t', '\r', '\n']);
     let searched = if sign.contains('>') && name.starts_with('[') {
         rest.len()
     } else {
         0
     };
-    base + twice * (inside / TAG_INSIDE) + searched / BRACKET_BYTES
+    base + reads * (inside / TAG_INSIDE) + searched / BRACKET_BYTES
 }
 
-/// Where a tag ends at the latest. Brackets may hold anything, so that what follows them up to the
-/// next tag counts.
+/// Upper bound of the end of a tag. Brackets may contain any text, so from a bracket on the text up
+/// to the next tag belongs to the tag.
 fn end_of_tag(text: &str) -> usize {
     let bytes = text.as_bytes();
     let mut place = 0;
@@ -110,21 +112,22 @@ fn end_of_tag(text: &str) -> usize {
     text.len()
 }
 
-/// Where an element stands.
+/// The blocks around an element.
 #[derive(Clone, Copy)]
 struct Place {
-    /// Blocks around it. The engine follows the way to their values again for each path.
+    /// Number of blocks. The engine follows the path to their values again for each path.
     depth: usize,
-    /// Whether a block around it works on a copy: then each path copies what it leads to.
+    /// Whether a block works on a copy: then each path copies its value.
     copied: bool,
-    /// Copies of values that are held by blocks around it.
+    /// Copies of values that the blocks hold.
     copies: usize,
 }
 
-/// The price of an element, and how many copies of values it holds meanwhile.
+/// The price of an element.
 #[derive(Clone, Copy, Default)]
 struct Price {
     steps: usize,
+    /// Copies of values that it holds while it is rendered.
     copies: usize,
 }
 
@@ -137,11 +140,13 @@ impl Price {
     }
 }
 
-/// Prices compiled templates whose values take so many bytes.
+/// Computes the price of a compiled template.
 pub(crate) struct Pricing {
-    /// Steps that it takes to copy or to compare all values.
+    /// Steps to copy or to compare all values.
     weight: usize,
+    /// Size of the values, in bytes.
     values: usize,
+    /// Most copies of values that are held at the same time.
     most_copies: usize,
 }
 
@@ -155,12 +160,11 @@ impl Pricing {
         }
     }
 
-    /// What it takes to render `template` when each of its blocks is rendered once. Each block then
-    /// counts its own price whenever it is rendered, by a step at its end.
+    /// The steps to render `template` when each of its blocks is rendered once. Adds an element to
+    /// each block that counts the steps of the block whenever it is rendered.
     ///
     /// # Errors
-    /// The text for users: an element that may not be used, or more copies of values than may be
-    /// held.
+    /// The text for users: an element is not supported, or too many copies of values are held.
     pub(crate) fn prepare(mut self, template: &mut Template) -> Result<usize, String> {
         let steps = self.template(
             template,
@@ -203,7 +207,7 @@ impl Pricing {
                 TemplateElement::DecoratorExpression(_) | TemplateElement::DecoratorBlock(_) => {
                     return Err("decorators and inline partials ('{{* ...}}', '{{#* ...}}') are not supported".into());
                 }
-                // One of a later engine, of which nothing is known.
+                // An element of a later engine, whose price is unknown.
                 other => {
                     return Err(format!(
                         "an element of this kind is not supported: {other:.100?}"
@@ -233,7 +237,7 @@ impl Pricing {
             price.steps = price.steps.saturating_add(2 * self.weight);
         }
         self.most_copies = self.most_copies.max(inner.copies);
-        for template in [block.template.as_mut(), block.inverse.as_mut()]
+        for template in [&mut block.template, &mut block.inverse]
             .into_iter()
             .flatten()
         {
@@ -251,42 +255,25 @@ impl Pricing {
         Ok(price)
     }
 
-    /// A value, or a helper with its parameters.
+    /// The price of a value, or of a helper with its parameters.
     fn helper(&self, helper: &HelperTemplate, place: Place) -> Price {
-        let given = helper
-            .params
-            .iter()
-            .chain(helper.hash.values())
-            .map(|parameter| self.parameter(parameter, place));
-        let price = given.fold(self.parameter(&helper.name, place), Price::and);
-        let looked_at = match name(&helper.name) {
-            "if" | "unless" | "each" | "with" | "and" | "or" | "not" | "len" => 0,
-            // A comparison ends where the shorter one does.
-            "eq" | "ne" | "gt" | "gte" | "lt" | "lte"
-                if helper
-                    .params
-                    .iter()
-                    .any(|parameter| matches!(parameter, Parameter::Literal(_))) =>
-            {
-                0
-            }
-            _ => helper.params.len(),
-        };
-        let steps = 1_usize.saturating_add(looked_at.saturating_mul(self.weight));
+        let mut price = self.parameter(&helper.name, place);
+        for parameter in helper.params.iter().chain(helper.hash.values()) {
+            price = price.and(self.parameter(parameter, place));
+        }
+        let steps = 1_usize.saturating_add(compared(helper).saturating_mul(self.weight));
         price.and(Price { steps, copies: 0 })
     }
 
+    /// The price of a copy of a value.
+    fn copy(&self) -> Price {
+        Price {
+            steps: self.weight,
+            copies: 1,
+        }
+    }
+
     fn parameter(&self, parameter: &Parameter, place: Place) -> Price {
-        let copy = |copied: bool| {
-            if copied {
-                Price {
-                    steps: self.weight,
-                    copies: 1,
-                }
-            } else {
-                Price::default()
-            }
-        };
         match parameter {
             Parameter::Name(_) => Price::default(),
             Parameter::Path(path) => {
@@ -295,24 +282,34 @@ impl Pricing {
                     Path::Local((level, _, _)) => *level,
                 };
                 let steps = 1 + place.depth / LEVELS + parts / PATH_PARTS;
-                copy(place.copied).and(Price { steps, copies: 0 })
+                let price = Price { steps, copies: 0 };
+                if place.copied {
+                    price.and(self.copy())
+                } else {
+                    price
+                }
             }
             Parameter::Literal(value) => Price {
                 steps: 1 + literal(value) / TEMPLATE_STEP_BYTES,
                 copies: 0,
             },
             Parameter::Subexpression(expression) => match expression.as_element() {
-                TemplateElement::Expression(helper) => self
-                    .helper(helper, place)
-                    .and(copy(name(&helper.name) == "lookup")),
-                _ => copy(true), // The engine makes no others.
+                TemplateElement::Expression(helper) => {
+                    let price = self.helper(helper, place);
+                    if name(&helper.name) == "lookup" {
+                        price.and(self.copy())
+                    } else {
+                        price
+                    }
+                }
+                _ => self.copy(), // The engine makes no others.
             },
-            _ => copy(true),
+            _ => self.copy(),
         }
     }
 
-    /// The partial gets its content and nothing else: the engine would copy all that can be named,
-    /// each letter of a text alone.
+    /// The price of the partial. It receives its content and nothing else: the engine would copy
+    /// all values, each letter of a text alone.
     fn partial(&self, partial: &mut DecoratorTemplate, place: Place) -> Price {
         partial.hash.retain(|key, _| key == CONTENT);
         if let Some(content) = partial.hash.get(CONTENT) {
@@ -326,17 +323,29 @@ impl Pricing {
             });
         }
         partial.params.truncate(1);
-        let given = partial
-            .params
-            .iter()
-            .map(|parameter| self.parameter(parameter, place));
-        given.fold(
-            Price {
-                steps: 2 + 3 * self.weight,
-                copies: 3,
-            },
-            Price::and,
-        )
+        let mut price = Price {
+            steps: 2 + 3 * self.weight,
+            copies: 3,
+        };
+        for parameter in &partial.params {
+            price = price.and(self.parameter(parameter, place));
+        }
+        price
+    }
+}
+
+/// The number of parameters whose values a helper reads as a whole.
+fn compared(helper: &HelperTemplate) -> usize {
+    let mut parameters = helper.params.iter();
+    match name(&helper.name) {
+        "if" | "unless" | "each" | "with" | "and" | "or" | "not" | "len" => 0,
+        // A comparison ends where the shorter value ends.
+        "eq" | "ne" | "gt" | "gte" | "lt" | "lte"
+            if parameters.any(|parameter| matches!(parameter, Parameter::Literal(_))) =>
+        {
+            0
+        }
+        _ => helper.params.len(),
     }
 }
 
@@ -349,16 +358,22 @@ fn name(parameter: &Parameter) -> &str {
     }
 }
 
-/// What a literal takes, in bytes, about.
+/// The approximate memory of a literal, in bytes.
 fn literal(value: &Value) -> usize {
-    let below: usize = match value {
-        Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(literal).sum(),
-        Value::Object(entries) => entries
-            .iter()
-            .map(|(key, value)| key.len() + 10 * literal(value))
-            .sum(),
-        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-    };
-    LITERAL_ENTRY + below
+    let mut bytes = LITERAL_ENTRY;
+    match value {
+        Value::String(text) => bytes += text.len(),
+        Value::Array(items) => {
+            for item in items {
+                bytes += literal(item);
+            }
+        }
+        Value::Object(entries) => {
+            for (key, value) in entries {
+                bytes += key.len() + 10 * literal(value);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+    bytes
 }
