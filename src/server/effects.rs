@@ -1,8 +1,8 @@
 //! Effects: the messages, changes and writes that a part of the server wants outside of itself.
 //!
 //! A part changes its own fields only. A call that affects peers, subscribers, other parts or the
-//! disk adds effects to a list, and [`super::ServerLoop::apply`] carries them out in their order. A
-//! call without such a list is a question, or changes nothing but the part.
+//! disk adds effects to a list, which [`super::ServerLoop::apply`] applies in their order. A call
+//! without such a list is a question, or changes nothing but the part.
 //!
 //! Thread: `server`; plain values.
 
@@ -50,7 +50,7 @@ pub(crate) enum Effect {
         states: Vec<WorkloadState>,
         /// Whether one of these instances was staged.
         was_staged: bool,
-        /// What is published with them.
+        /// Changes that are published with them.
         changes: ChangedPaths,
     },
     /// An instance has no state any more.
@@ -61,7 +61,7 @@ pub(crate) enum Effect {
     EssentialFailed(WorkloadState),
 }
 
-/// Effects in the order in which they are carried out.
+/// Effects in the order in which they are applied.
 #[derive(Debug, Default)]
 pub(crate) struct Effects(Vec<Effect>);
 

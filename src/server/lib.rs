@@ -154,13 +154,13 @@ impl ServerLoop {
         self.storage.set_store(store);
     }
 
-    /// Sets the part `warning` of the state until something else is desired.
+    /// Sets the part `warning` of the state until another state is stored.
     pub fn set_warning(&mut self, text: String) {
         self.storage.set_start_warning(text);
     }
 
-    /// Takes over the last changes that an earlier server has stored, and notes the start of this
-    /// one.
+    /// Takes over the last changes that an earlier server has stored, and adds the start of this
+    /// server.
     pub fn start_history(&mut self, changes: Vec<Change>) {
         let history = self.updates.history_mut();
         history.restore(changes);
@@ -172,8 +172,8 @@ impl ServerLoop {
         self.rollouts.set_on_failure(on_failure);
     }
 
-    /// Takes over a startup manifest; waits for the hooks, since there is nothing else to do yet. A
-    /// workload that was not rendered because the templates do too much altogether fails alone.
+    /// Takes over a startup manifest. Waits for the hooks, since no agent is connected yet. A
+    /// workload that is not rendered because all templates together do too much fails alone.
     ///
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
@@ -223,17 +223,11 @@ impl ServerLoop {
     }
 
     fn report_status(&self) {
-        let counted = |count: usize, what: &str| {
-            format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-        };
-        self.status.connection(|| {
-            format!(
-                "{} connected",
-                counted(self.sessions.agents().len(), "agent")
-            )
-        });
+        let agents = self.sessions.agents().len();
+        let workloads = self.updates.workloads().effective.len();
         self.status
-            .workloads(|| counted(self.updates.workloads().effective.len(), "workload"));
+            .connection(|| format!("{} connected", counted(agents, "agent")));
+        self.status.workloads(|| counted(workloads, "workload"));
     }
 
     /// Sets the clock by which the time of requests is measured.
@@ -274,7 +268,7 @@ impl ServerLoop {
                 return;
             };
             self.turn(event, clock);
-            // A flood of events must not keep waiting requests from being served: these get up to
+            // A flood of events must not keep pending requests from being served: these get up to
             // half of the time.
             let begin = clock.now();
             if begin >= room_not_before && inputs.room.try_recv().is_ok() {
@@ -300,7 +294,7 @@ impl ServerLoop {
                     Some(ServerEvent::Due)
                 }
             },
-            // Last: a peer whose requests wait has not read its earlier responses.
+            // Late: a peer with pending requests has not read its earlier responses.
             recv(inputs.room) -> _ => Some(ServerEvent::Room),
             recv(due) -> _ => Some(ServerEvent::Due),
             recv(inputs.woken) -> _ => Some(ServerEvent::Due),
@@ -317,14 +311,14 @@ impl ServerLoop {
         }
     }
 
-    /// When [`ServerLoop::on_event`] has something to do without an event.
+    /// When [`ServerLoop::on_event`] has to be called even if there is no other event.
     pub fn due(&self) -> Option<Instant> {
-        self.rollouts
-            .due()
-            .into_iter()
-            .chain(self.subscriptions.usage_until())
-            .chain(self.expiry.due())
-            .min()
+        let times = [
+            self.rollouts.due(),
+            self.subscriptions.usage_until(),
+            self.expiry.due(),
+        ];
+        times.into_iter().flatten().min()
     }
 
     /// Handles one event completely.
@@ -339,7 +333,7 @@ impl ServerLoop {
         self.look_at_certificates();
     }
 
-    /// Gives the changes of the event to the store, if there is one.
+    /// Stores the changes of the event, if there is a store.
     fn store_history(&mut self) {
         if self.storage.is_on() {
             let lines = self.updates.history_mut().take_unstored();
@@ -364,22 +358,21 @@ impl ServerLoop {
             ServerEvent::Peer(PeerEvent::Closed { peer }) => self.peer_gone(peer),
             ServerEvent::Hooks(outcome) => self.hooks_done(outcome),
             ServerEvent::Numbers(reply) => {
-                let _ = reply.try_send(self.numbers()); // It may not wait any more.
+                let _ = reply.try_send(self.numbers()); // Fails if the thread waits no longer.
             }
             ServerEvent::Room => _ = self.serve_pending(),
             ServerEvent::Due => {}
         }
     }
 
-    /// Does what follows from an event, until nothing more follows.
+    /// Handles the consequences of an event, until there are no further ones.
     fn settle(&mut self) {
         loop {
             for changes in self.subscriptions.take_unpublished() {
                 self.publish(changes);
             }
             self.respond_with_usage();
-            // The messages about the end of one peer may fail for the next one; each can fail once
-            // only.
+            // Messages about the end of one peer may fail for others. Each peer fails at most once.
             while let Some(peer) = self.sessions.take_failed() {
                 self.peer_gone(peer);
                 self.respond_with_usage();
@@ -392,8 +385,8 @@ impl ServerLoop {
         }
     }
 
-    /// Carries out what a part wants to happen outside of it. What follows from one effect is done
-    /// before the next one.
+    /// Applies the effects of a call of a part, in their order. The consequences of one effect are
+    /// applied before the next one.
     fn apply(&mut self, effects: Effects) {
         for effect in effects {
             match effect {
@@ -430,30 +423,32 @@ impl ServerLoop {
         self.apply(effects);
     }
 
-    /// Makes a checked state the desired one. Returns what that means for instances.
+    /// Makes a checked state the desired one. Returns the instances for the response.
     fn commit(&mut self, mut checked: CheckedUpdate) -> AcceptedUpdate {
         let agent_tags = std::mem::take(&mut checked.change.agent_tags);
         let changes = self.sessions.set_agent_tags(agent_tags);
-        let (now, mut effects) = (self.now(), Effects::default());
+        let now = self.now();
+        let mut effects = Effects::default();
         let accepted = self.updates.commit(checked, changes, now, &mut effects);
         self.apply(effects);
         accepted
     }
 
-    /// The effective workloads have changed: rights, guarded updates and open subscriptions follow.
+    /// Passes a change of the effective workloads on to rights, guarded updates and subscriptions.
     fn replaced(&mut self, added: &[AddedWorkload], deleted: &[InstanceName]) {
-        let (now, mut effects) = (self.now(), Effects::default());
         self.sessions
             .replaced(added, deleted, self.updates.workloads());
+        let now = self.now();
         for instance in deleted {
             self.rollouts.instance_ended(instance, now);
         }
+        let mut effects = Effects::default();
         self.subscriptions
             .replaced(added, deleted, &self.sessions, &mut effects);
         self.apply(effects);
     }
 
-    /// States were reported, or follow from the loss of an agent: passes them on.
+    /// Passes states on that were reported, or follow from the loss of an agent.
     fn reported(&mut self, states: &[WorkloadState], was_staged: bool, changes: ChangedPaths) {
         self.rollouts
             .states_reported(states, was_staged, self.now());
@@ -466,7 +461,7 @@ impl ServerLoop {
         self.sessions.broadcast_states(states);
     }
 
-    /// An instance has no state any more: its rights and subscriptions end.
+    /// Ends the rights and subscriptions of an instance that has no state any more.
     fn instance_gone(&mut self, gone: &InstanceName) {
         self.sessions.end_rights(gone, self.updates.workloads());
         let mut effects = Effects::default();
@@ -475,14 +470,15 @@ impl ServerLoop {
         self.apply(effects);
     }
 
-    /// Switches to the mode for failures, unless an open update may be the reason: that is undone
-    /// first.
+    /// Switches to the mode for failures, unless an open update is rolled back because of the
+    /// failure.
     fn essential_failed(&mut self, failure: &WorkloadState) {
         if self.rollouts.would_undo(&failure.instance) {
             return;
         }
         let waiting = self.admission.updates().cloned().collect();
-        let (now, mut effects) = (self.now(), Effects::default());
+        let now = self.now();
+        let mut effects = Effects::default();
         self.updates
             .essential_failed(failure, waiting, now, &mut effects);
         self.apply(effects);
@@ -490,7 +486,8 @@ impl ServerLoop {
 
     /// Brings back workloads of restarts. Returns whether there were some.
     fn settle_restarts(&mut self) -> bool {
-        let (now, mut effects) = (self.now(), Effects::default());
+        let now = self.now();
+        let mut effects = Effects::default();
         let were_some = self
             .updates
             .settle_restarts(&self.rollouts, now, &mut effects);
@@ -501,6 +498,14 @@ impl ServerLoop {
     /// Everything that can be read.
     pub fn view(&self) -> StateView<'_> {
         view(&self.updates, &self.sessions)
+    }
+}
+
+/// `<count> <noun>`, with the plural of the noun.
+fn counted(count: usize, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        _ => format!("{count} {noun}s"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Bounds of the server, with their reasons; others stand beside their one user.
+//! Bounds of the server, with their reasons. Bounds with one user are in its file.
 //!
 //! Thread: none, plain values.
 
@@ -14,18 +14,17 @@ pub const STACK_SERVER: usize = 4 * 1024 * 1024;
 
 // ------------------------------------------------------------------ requests
 
-/// What requests of workloads may make of the desired and the effective state together, in bytes of
-/// memory: a response with all of it is one that our clients take.
+/// Size up to which requests of workloads may let the desired and the effective state grow, in bytes
+/// of memory of both: our clients take a response with all of it.
 pub(crate) const STATE_OF_WORKLOADS_MAX: usize = 16 * 1024 * 1024;
 const _: () = assert!(2 * STATE_OF_WORKLOADS_MAX < MESSAGE_MAX);
 /// Event subscriptions of one stream. An agent's stream carries those of all its workloads.
 pub(crate) const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
-/// Log collections that one stream may have running. An agent's stream carries those of all its
-/// workloads.
+/// Log collections of one stream. An agent's stream carries those of all its workloads.
 pub(crate) const LOG_CAMPAIGNS_PER_PEER_MAX: usize = 1024;
-/// Event subscriptions of one workload among them.
+/// Event subscriptions of one workload.
 pub(crate) const SUBSCRIPTIONS_OF_WORKLOAD: usize = 64;
-/// Log collections of one workload among them. Each may be of many workloads.
+/// Log collections of one workload. Each may be of many workloads.
 pub(crate) const LOG_CAMPAIGNS_OF_WORKLOAD: usize = 64;
 /// Parts of all field masks of one update and of the names that it restarts, each counted once: a
 /// dozen masks for each of 5,000 workloads. Each part may take a hundred bytes while the state is
@@ -36,20 +35,21 @@ pub(crate) const MASKS_PARTS_MAX: usize = 250_000;
 
 /// Guarded updates that are open at the same time. Each report is compared with all of them.
 pub(crate) const UPDATES_OPEN: usize = 16;
-/// How many of these workloads may have requested, so that there is room for those of commanders.
+/// Open guarded updates that workloads have requested, so that there is room for those of
+/// commanders.
 pub(crate) const UPDATES_OPEN_OF_WORKLOADS: usize = 12;
-/// Ended updates that are known, so that failures are remembered: of commanders, and as many of
+/// Ended updates that are kept, so that failures are remembered: of commanders, and as many of
 /// workloads.
 pub(crate) const UPDATES_ENDED: usize = 16;
-/// What was before them, in bytes of JSON, newest first, of either: it is written with each desired
-/// state.
+/// Stored form of the ended updates of commanders, and as much of workloads, in bytes of JSON: it is
+/// written with each desired state.
 pub(crate) const UPDATES_ENDED_BYTES: usize = 1024 * 1024;
-/// An agent that is away for so long is not waited for before an update is carried out.
+/// Time for which an update waits for a disconnected agent before it is switched.
 pub(crate) const UPDATE_AGENT_AWAY: Duration = Duration::from_secs(60);
 
 // ---------------------------------------------------------------- templates
 
-/// Blocks, alternatives and brackets of a template may be nested this deep. The template engine
+/// Depth to which blocks, alternatives and brackets of a template may be nested. The template engine
 /// recurses and would overflow the stack, which ends the process; it needs up to 16 KiB for each
 /// level.
 pub(crate) const TEMPLATE_DEPTH_MAX: usize = 64;
@@ -57,27 +57,26 @@ pub(crate) const TEMPLATE_DEPTH_MAX: usize = 64;
 pub(crate) const RENDERED_MAX: usize = FOREIGN_MESSAGE_MAX;
 /// All rendered templates of one update, in bytes; more could not be sent to agents.
 pub(crate) const RENDERED_UPDATE_MAX: usize = 2 * MESSAGE_MAX;
-/// The same of a request of a workload, which may make only [`STATE_OF_WORKLOADS_MAX`] of the
-/// state.
+/// All rendered templates of an update that a workload requests, in bytes. It may let the state grow
+/// only to [`STATE_OF_WORKLOADS_MAX`].
 pub(crate) const RENDERED_FOR_WORKLOAD_MAX: usize = STATE_OF_WORKLOADS_MAX / 2;
 const _: () = assert!(2 * TEMPLATE_DEPTH_MAX * 16 * 1024 < STACK_SERVER);
 /// Steps of all templates of one update. A step is at most about a microsecond of the server's
 /// thread on a small PC. Thousands of workloads with loops need some 100,000; nested loops over a
-/// short list could run for ever.
+/// short list could run for years.
 pub(crate) const TEMPLATE_STEPS_MAX: usize = 1_000_000;
 /// Steps of all templates at a start, which are the result of several updates. Agents wait at most
-/// two seconds meanwhile, and then start what is rendered; the rest has failed.
+/// two seconds meanwhile, and then start the rendered workloads; the others have failed.
 pub(crate) const TEMPLATE_START_STEPS: usize = 1_600_000;
-/// One part of so many of these is shared evenly by all workloads; the rest is for those that need
-/// more.
+/// Divisor of these steps: one part is shared evenly by all workloads, the rest is for workloads
+/// that need more.
 pub(crate) const TEMPLATE_START_SHARE: usize = 4;
 const _: () = assert!(
     TEMPLATE_START_STEPS - TEMPLATE_START_STEPS / TEMPLATE_START_SHARE > TEMPLATE_STEPS_MAX
 );
 /// Bytes of config values that are copied or compared in one step.
 pub(crate) const TEMPLATE_STEP_BYTES: usize = 1024;
-/// Config values that the templates of one workload can name, in bytes. The template engine gets a
-/// copy of them.
+/// Config values that the templates of one workload can name, in bytes of the template engine's copy.
 pub(crate) const TEMPLATE_VALUES_MAX: usize = RENDERED_MAX;
 
 // ----------------------------------------------------------- mutating hooks

@@ -1,5 +1,5 @@
-//! Requests of commanders and workloads: each is checked, waits if it has to, and is served; one
-//! function for each kind.
+//! Requests of commanders and workloads: each is checked, stays pending if it has to, and is served,
+//! by one function for each kind.
 //!
 //! Thread: `server`; part of [`ServerLoop`].
 
@@ -15,7 +15,7 @@ use crate::updates::{AcceptedUpdate, CheckedUpdate, UpdateError, UpdateSource, r
 use ankaios_model::fields::table::PARTS_ON_REQUEST;
 use ankaios_model::mask_tree::{MaskTree, Wanted};
 use ankaios_model::messages::{
-    LogsRequest, ReadState, Request, RequestContent, ResponseContent, StopAndStart,
+    LogsRequest, ReadState, Request, RequestContent, ResponseContent, StopAndStart, UpdateState,
 };
 use ankaios_model::names::{Name, excerpt};
 use ankaios_model::node::Node;
@@ -30,50 +30,63 @@ use std::time::{Instant, UNIX_EPOCH};
 /// Longest `since` or `until` of a log request, in bytes; RFC 3339 needs about 35.
 const LOG_TIME_MAX: usize = 64;
 
-/// The response to what was cancelled while it waited.
+/// The response to a pending request that was cancelled.
 const WITHDRAWN: &str = "It was cancelled before it began";
 
-/// Why a request may not be kept, passed on or compared with rules, if its size is a reason. All
-/// these bounds are far beyond what anybody needs.
-fn too_large(id: &str, content: &RequestContent) -> Option<String> {
+/// Checks the size of a request before it is kept, passed on or compared with rules.
+///
+/// # Errors
+/// The text for its sender.
+fn check_size(id: &str, content: &RequestContent) -> Result<(), String> {
     if id.len() > REQUEST_ID_MAX {
-        return Some(format!(
+        return Err(format!(
             "The request id has {} bytes, at most {REQUEST_ID_MAX} are allowed",
             id.len()
         ));
     }
-    let texts: Vec<&String> = match content {
-        RequestContent::UpdateState(update) => update.masks.iter().chain(&update.restart).collect(),
-        RequestContent::StopAndStart(names) => names.stop.iter().chain(&names.start).collect(),
-        RequestContent::Logs(logs) => {
-            return [("since", &logs.since), ("until", &logs.until)]
-                .into_iter()
-                .find_map(|(name, time)| {
-                    let bytes = time
-                        .as_ref()
-                        .map(String::len)
-                        .filter(|bytes| *bytes > LOG_TIME_MAX)?;
-                    Some(format!(
-                        "The time '{name}' has {bytes} bytes, at most {LOG_TIME_MAX} are allowed"
-                    ))
-                });
+    match content {
+        RequestContent::UpdateState(update) => {
+            check_parts(update.masks.iter().chain(&update.restart))
         }
-        _ => return None, // A read with too many masks was not decoded.
-    };
-    // A mask that is there twice counts once.
-    let different: HashSet<&String> = texts.into_iter().collect();
-    let parts: usize = different
-        .into_iter()
-        .map(|mask| mask.split('.').count())
-        .sum();
-    (parts > MASKS_PARTS_MAX).then(|| {
-        format!("The field masks have {parts} parts, at most {MASKS_PARTS_MAX} are allowed; use fewer or shorter masks")
-    })
+        RequestContent::StopAndStart(names) => check_parts(names.stop.iter().chain(&names.start)),
+        RequestContent::Logs(logs) => {
+            check_log_time("since", logs.since.as_ref())?;
+            check_log_time("until", logs.until.as_ref())
+        }
+        _ => Ok(()), // A read with too many masks was not decoded.
+    }
+}
+
+fn check_log_time(name: &str, time: Option<&String>) -> Result<(), String> {
+    let bytes = time.map_or(0, String::len);
+    if bytes <= LOG_TIME_MAX {
+        return Ok(());
+    }
+    Err(format!(
+        "The time '{name}' has {bytes} bytes, at most {LOG_TIME_MAX} are allowed"
+    ))
+}
+
+/// Checks the parts of these masks and names. Equal ones count once.
+fn check_parts<'m>(masks: impl Iterator<Item = &'m String>) -> Result<(), String> {
+    let mut different = HashSet::new();
+    let mut parts = 0;
+    for mask in masks {
+        let is_new = different.insert(mask);
+        if is_new {
+            parts += mask.split('.').count();
+        }
+    }
+    if parts <= MASKS_PARTS_MAX {
+        return Ok(());
+    }
+    Err(format!(
+        "The field masks have {parts} parts, at most {MASKS_PARTS_MAX} are allowed; use fewer or shorter masks"
+    ))
 }
 
 impl ServerLoop {
-    /// Handles a request and responds on the stream that it came from, or keeps it pending.
-    /// `permits` are what its message takes of the inbox.
+    /// Serves a request or keeps it pending. `permits` are those of its message in the inbox.
     pub(super) fn request(
         &mut self,
         peer: PeerId,
@@ -83,7 +96,7 @@ impl ServerLoop {
         let begin = self.now();
         let key = RequestKey { peer, id };
         let requester = self.sessions.requester(&key);
-        if let Some(reason) = too_large(&key.id, &content) {
+        if let Err(reason) = check_size(&key.id, &content) {
             self.sessions.refuse_or_drop(&key, reason);
         } else if self.must_wait(&requester, &key, &content, begin) {
             self.enqueue(&requester, key, content, permits);
@@ -100,8 +113,8 @@ impl ServerLoop {
         }
     }
 
-    /// Whether a request has to wait. If its response would not be sent soon, the loop is woken
-    /// when that has changed.
+    /// Returns whether a request has to stay pending. If the reason is that its response would not
+    /// be sent soon, the waker of the admission is woken when that has changed.
     fn must_wait(
         &self,
         requester: &Requester,
@@ -109,10 +122,12 @@ impl ServerLoop {
         content: &RequestContent,
         now: Instant,
     ) -> bool {
+        let has_hooks = self.updates.has_hooks();
         let mut capacity = self.sessions.response_capacity(self.admission.waker());
-        let has_room = || capacity.has_room(key.peer);
         self.admission
-            .must_wait(requester, content, now, self.updates.has_hooks(), has_room)
+            .must_wait(requester, content, now, has_hooks, || {
+                capacity.has_room(key.peer)
+            })
     }
 
     /// Keeps a request pending. The slot of a commander is kept with it: its stream is read no
@@ -148,8 +163,8 @@ impl ServerLoop {
             ..
         } = request;
         match content {
-            // What frees something is never refused. The responses before it come later, which
-            // matters little.
+            // A request that frees capacity is never refused, although it overtakes earlier ones of
+            // its requester.
             RequestContent::LogsCancel | RequestContent::EventsCancel => {
                 for _ in 0..self.admission.withdraw(&key) {
                     self.sessions.refuse_or_drop(&key, WITHDRAWN);
@@ -186,7 +201,7 @@ impl ServerLoop {
         true
     }
 
-    /// Our agents deny by themselves what this denies.
+    /// Refuses a request that the requester must not send. Our agents do not even pass it on.
     fn deny(&mut self, key: &RequestKey, denied: Denied) {
         if let Some(peer) = self.sessions.peer(key.peer) {
             log::warn!(
@@ -198,7 +213,7 @@ impl ServerLoop {
         self.sessions.refuse_or_drop(key, denied);
     }
 
-    /// Serves a request as far as it is allowed at this time.
+    /// Serves a request, if it is allowed at this time.
     fn serve(&mut self, requester: &Requester, key: &RequestKey, content: RequestContent) {
         if let Err(denied) = self.sessions.rights().authorize(requester, &content) {
             self.deny(key, denied);
@@ -215,7 +230,7 @@ impl ServerLoop {
             RequestContent::Missing => self
                 .sessions
                 .refuse(key, "The Request does not contain any content"),
-            // What lasts longer than its response must be found again by its id.
+            // The requests below last longer than their response, and are found again by their id.
             _ if key.id.is_empty() => self.sessions.refuse(key, "The request id is empty"),
             _ if requester.agent().is_some() && requester.workload.is_none() => {
                 let id = &key.id;
@@ -241,7 +256,7 @@ impl ServerLoop {
         }
     }
 
-    /// Requests the logs of workloads; what is not in the effective state is left out.
+    /// Requests the logs of workloads. Instances that are not effective are left out.
     fn logs(&mut self, requester: &Requester, key: &RequestKey, mut request: LogsRequest) {
         let workloads = self.updates.workloads();
         request.instances.retain(|name| workloads.is_wanted(name));
@@ -252,10 +267,15 @@ impl ServerLoop {
             );
         }
         let owner = self.sessions.rights().owner(requester);
-        let availability = |agent: &Name| self.sessions.log_availability(agent);
         let mut effects = Effects::default();
-        self.subscriptions
-            .collect_logs(key, requester, owner, request, availability, &mut effects);
+        self.subscriptions.collect_logs(
+            key,
+            requester,
+            owner,
+            request,
+            |agent| self.sessions.log_availability(agent),
+            &mut effects,
+        );
         self.apply(effects);
     }
 
@@ -317,17 +337,15 @@ impl ServerLoop {
         self.apply(effects);
     }
 
-    /// Responds to the reads that need not wait any more, the oldest first, each as soon as its
+    /// Responds to the usage reads that have their samples, the oldest first, each as soon as its
     /// response would be sent.
     pub(super) fn respond_with_usage(&mut self) {
         while !self.subscriptions.has_no(SubscriptionKind::Usage(0)) {
             let begin = self.now();
             let ready = self.subscriptions.end_waits(begin);
             let mut capacity = self.sessions.response_capacity(self.admission.waker());
-            let next = ready
-                .into_iter()
-                .find(|(_, key)| capacity.has_room(key.peer));
-            let Some((kind, key)) = next else {
+            let mut ready = ready.into_iter();
+            let Some((kind, key)) = ready.find(|(_, key)| capacity.has_room(key.peer)) else {
                 return;
             };
             let Some((requester, read)) = self.subscriptions.take_read(kind, &key) else {
@@ -339,7 +357,7 @@ impl ServerLoop {
     }
 
     fn respond_to_usage_read(&mut self, requester: &Requester, key: &RequestKey, read: &UsageRead) {
-        // What was allowed when the request came may not be so any more.
+        // Its rights may have changed since the request came.
         let rights = self.sessions.rights();
         if let Err(denied) = rights.authorize(requester, &read.content) {
             return self.deny(key, denied);
@@ -354,59 +372,68 @@ impl ServerLoop {
 
     // ---------------------------------------------------------------- updates
 
-    /// What an update means for the present state.
+    /// Checks an update against the present state.
     fn check_update(
         &self,
         requester: &Requester,
         content: RequestContent,
     ) -> Result<CheckedUpdate, UpdateError> {
-        let source = if requester.agent().is_some() {
-            UpdateSource::UpdateOfWorkload
-        } else {
-            UpdateSource::Update
-        };
-        let update = match content {
-            RequestContent::RollBack(number) => {
-                let back = self.rollouts.way_back(
-                    number,
-                    requester,
-                    self.sessions.rights(),
-                    &self.updates,
-                )?;
-                return Ok(CheckedUpdate {
-                    restarted: back.restarted,
-                    ..self.updates.workloads().check(back.change, source)?
-                });
-            }
-            RequestContent::UpdateState(update) => update,
-            _ => return Err(UpdateError::NoState),
-        };
+        match content {
+            RequestContent::RollBack(number) => self.check_rollback(requester, number),
+            RequestContent::UpdateState(update) => self.check_new_state(requester, update),
+            _ => Err(UpdateError::NoState),
+        }
+    }
+
+    /// Checks the request for a rollback of update `number`.
+    fn check_rollback(
+        &self,
+        requester: &Requester,
+        number: u64,
+    ) -> Result<CheckedUpdate, UpdateError> {
+        let rights = self.sessions.rights();
+        let back = self
+            .rollouts
+            .way_back(number, requester, rights, &self.updates)?;
+        let source = source_of(requester);
+        Ok(CheckedUpdate {
+            restarted: back.restarted,
+            ..self.updates.workloads().check(back.change, source)?
+        })
+    }
+
+    /// Checks the request for a new state, or for restarts.
+    fn check_new_state(
+        &self,
+        requester: &Requester,
+        update: UpdateState,
+    ) -> Result<CheckedUpdate, UpdateError> {
         let workloads = self.updates.workloads();
-        let (restart, has_state) = (update.restart.clone(), update.new_state.is_some());
-        let writes_mode = workloads
-            .modes
-            .as_ref()
-            .is_some_and(|modes| modes.is_written_by(&update.masks));
+        let restart = update.restart.clone();
+        let has_state = update.new_state.is_some();
+        let writes_mode = match &workloads.modes {
+            Some(modes) => has_state && modes.is_written_by(&update.masks),
+            None => false,
+        };
+        // First, the change. Workloads that failed at the start are tried again.
         let failed = self.updates.failed_at_start(&update.masks);
         let mut change = requested_change(self.view(), update, requester.agent().is_none())?;
         for (name, workload) in failed {
             change.workloads.entry(name).or_insert(Some(workload));
         }
-        let checked = workloads.check(change, source)?;
+        let checked = workloads.check(change, source_of(requester))?;
+        // Then, the restarts: with a new state only of workloads that it changes.
         let revisions = has_state.then_some(&checked.revisions);
         let restarted = self.updates.to_restart(&restart, revisions)?;
         self.check_restart(&restarted, requester)?;
         Ok(CheckedUpdate {
-            writes_mode: writes_mode && has_state,
+            writes_mode,
             restarted,
             ..checked
         })
     }
 
     /// Checks that a requester may restart these workloads now.
-    ///
-    /// # Errors
-    /// Why not one of them.
     fn check_restart(
         &self,
         restarted: &BTreeSet<Name>,
@@ -416,7 +443,7 @@ impl ServerLoop {
             let mask = format!("desiredState.workloads.{name}");
             if !self.sessions.rights().may_write(requester, vec![mask]) {
                 return Err(UpdateError::Other(format!(
-                    "it would restart '{name}', too, which this workload may not write"
+                    "it would restart '{name}', too, which this workload must not write"
                 )));
             }
             self.updates.check_agent_of(name)?;
@@ -429,7 +456,7 @@ impl ServerLoop {
         Ok(())
     }
 
-    /// Checks an update, has the hooks look at it, and carries it out.
+    /// Checks an update, gives it to the hooks if there are some, and commits it.
     fn change_state(&mut self, requester: &Requester, key: &RequestKey, content: RequestContent) {
         let _source = log_source(requester.log_source());
         let kept = self.updates.has_hooks().then(|| content.clone());
@@ -452,22 +479,21 @@ impl ServerLoop {
         self.update_done(key, result);
     }
 
-    /// Stops and starts workloads. Hooks are not asked: they see all workloads with their own agents.
+    /// Stops and starts workloads. Hooks do not get the request: they process all workloads with
+    /// their own agents.
     fn stop_and_start(&mut self, requester: &Requester, key: &RequestKey, request: &StopAndStart) {
         let _source = log_source(requester.log_source());
-        let result = match self.updates.stopped_after(request, &self.rollouts) {
-            Ok(stopped) => {
-                let (now, mut effects) = (self.now(), Effects::default());
-                let accepted = self.updates.set_stopped(stopped, now, &mut effects);
-                self.apply(effects);
-                Ok(accepted)
-            }
-            Err(error) => Err(error),
+        let stopped = match self.updates.stopped_after(request, &self.rollouts) {
+            Ok(stopped) => stopped,
+            Err(error) => return self.update_done(key, Err(error)),
         };
-        self.update_done(key, result);
+        let mut effects = Effects::default();
+        let accepted = self.updates.set_stopped(stopped, self.now(), &mut effects);
+        self.apply(effects);
+        self.update_done(key, Ok(accepted));
     }
 
-    /// What users should know of the stored state and of stopped workloads; `None` while all is well.
+    /// The warning for users about the stored state and stopped workloads, if there is one.
     fn warning(&self) -> Option<String> {
         let stopped = self.updates.stop_warning(self.storage.is_on());
         match (self.storage.warning(), stopped) {
@@ -476,8 +502,8 @@ impl ServerLoop {
         }
     }
 
-    /// The hooks are done: carries the update out or refuses it. If the state is another one than
-    /// they were asked about, it begins anew: what it means now may be something else.
+    /// Commits or refuses the update that the hooks have processed. If the state has changed
+    /// meanwhile, the update begins again: its consequences may be different now.
     pub(super) fn hooks_done(&mut self, outcome: HookOutcome) {
         let begin = self.now();
         let Some(WithHooks {
@@ -500,7 +526,7 @@ impl ServerLoop {
             self.update_done(&key, result);
         }
         self.admission.debit(&requester, begin, self.now());
-        self.admission.waker().wake_by_ref(); // For what waited for that.
+        self.admission.waker().wake_by_ref(); // Others may have waited for the hooks.
     }
 
     fn update_done(&mut self, key: &RequestKey, result: Result<AcceptedUpdate, UpdateError>) {
@@ -555,9 +581,18 @@ impl ServerLoop {
     }
 
     fn older_update_done(&mut self, key: &RequestKey) {
-        let (now, mut effects) = (self.now(), Effects::default());
-        self.updates.older_update_done(key, now, &mut effects);
+        let mut effects = Effects::default();
+        self.updates
+            .older_update_done(key, self.now(), &mut effects);
         self.apply(effects);
+    }
+}
+
+fn source_of(requester: &Requester) -> UpdateSource {
+    if requester.agent().is_some() {
+        UpdateSource::UpdateOfWorkload
+    } else {
+        UpdateSource::Update
     }
 }
 
@@ -566,19 +601,20 @@ impl ServerLoop {
 impl ServerLoop {
     /// Adds to `state`, the response to a read with `masks`, the parts that these request by name.
     /// Such a part exists only where a mask of a read begins with its name: not in a read without
-    /// masks, not for `*`, not in subscriptions and events, and updates do not know it. So clients
-    /// of other implementations never receive fields that they did not request, and parts that cost
-    /// something cost nothing unread.
+    /// masks, not for `*`, not in subscriptions, events and updates. So clients of other
+    /// implementations never receive fields that they did not request, and unread parts cost
+    /// nothing.
     ///
-    /// What workloads use is such a part, too; its reads wait for the agents.
+    /// The part `usage` is added elsewhere, since its reads wait for the agents.
     // [impl->swdd~server-sends-parts-on-request~1]
     fn add_parts_on_request(&self, requester: &Requester, masks: &MaskTree, state: &mut Node) {
         let Node::Map(entries) = state else { return };
         for name in PARTS_ON_REQUEST {
             let wanted = masks.named(name);
-            // What was before updates would pass the deny rules of workloads, and the others are
-            // not for them either.
-            if wanted.is_nothing() || *name != "modes" && requester.agent().is_some() {
+            // Workloads can read the modes only. The part `updates` has earlier workloads, to which
+            // their deny rules do not apply.
+            let is_denied = *name != "modes" && requester.agent().is_some();
+            if wanted.is_nothing() || is_denied {
                 continue;
             }
             let part = match *name {
@@ -587,12 +623,15 @@ impl ServerLoop {
                 "history" => wanted.take(self.updates.history().node()),
                 "programs" => wanted.take(self.programs()),
                 "updates" => Some(self.read_updates(&wanted)),
-                "warning" => self
-                    .warning()
-                    .and_then(|warning| wanted.take(Node::text(warning))),
+                "warning" => match self.warning() {
+                    Some(warning) => wanted.take(Node::text(warning)),
+                    None => None,
+                },
                 _ => None,
             };
-            entries.extend(part.map(|part| ((*name).into(), part)));
+            if let Some(part) = part {
+                entries.insert(*name, part);
+            }
         }
     }
 }

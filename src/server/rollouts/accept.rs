@@ -109,7 +109,7 @@ impl Rollouts {
             && !rights.may_write(requester, change_set.masks())
         {
             return Err(UpdateError::Other(format!(
-                "it would become a part of update {number}, which is open and also about what this workload may not \
+                "it would become a part of update {number}, which is open and has parts that this workload must not \
                  write; wait until that has ended"
             )));
         }

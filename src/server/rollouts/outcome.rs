@@ -376,7 +376,7 @@ impl Rollouts {
         };
         if !rights.may_write(requester, record.change_set.masks()) {
             return Err(UpdateError::Other(format!(
-                "update {number} is also about what this workload may not write"
+                "update {number} has parts that this workload must not write"
             )));
         }
         if let Some(reason) = record.lost_way_back(&updates.workloads().desired) {

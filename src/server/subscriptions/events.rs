@@ -1,9 +1,9 @@
-//! Event subscriptions and what changed: state changes to events.
+//! Event subscriptions: changes of the state become events for the subscribers whose masks they
+//! match.
 //!
-//! Thread: `server`; plain values, and part of [`Subscriptions`]. Differences are
-//! computed for the entries that changed and for nothing else, and each event once for all
-//! subscriptions with the same masks. What the events of a change cost is measured, and who takes
-//! too much of it loses the subscription.
+//! Thread: `server`; plain values, and part of [`Subscriptions`]. Differences are computed only for
+//! entries that changed, and each event once for all subscriptions with the same masks. The CPU time
+//! of events is measured, and a requester that takes too much of it loses its subscription.
 
 use super::{Subscription, SubscriptionContent, SubscriptionKind, Subscriptions};
 use crate::effects::{Effect, Effects};
@@ -18,7 +18,7 @@ use ankaios_model::complete_state::{
 use ankaios_model::execution_state::ExecutionState;
 use ankaios_model::mask_tree::{MaskTree, Wanted};
 use ankaios_model::messages::AlteredFields;
-use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::names::InstanceName;
 use ankaios_model::node::{Entries, Node};
 use ankaios_model::workload::Workload;
 use ankaios_wire::outbox::Encoded;
@@ -32,34 +32,33 @@ use std::time::Duration;
 /// The keys that lead to a node. A key may contain dots, so a path is more than its text.
 pub(crate) type Path = Vec<String>;
 
-/// Parts of all changed paths of one event, and of all that one subscriber is told: a dozen fields
-/// of each of 5,000 workloads. The paths to many fields of a deep config take far more memory than
-/// the update that changes them.
+/// Parts of all changed paths of one change, and of the paths in the event for one subscriber: a
+/// dozen fields of each of 5,000 workloads. The paths to many fields of a deep config take far more
+/// memory than the update that changes them.
 const PARTS_MAX: usize = 250_000;
-/// What the events of one change may cost for one requester in any case, in CPU time; beside that,
-/// [`COST_OF_CHANGE`] times as much as the change itself.
+/// CPU time for the events of one change and one requester, beside [`COST_OF_CHANGE`].
 const COST_FREE: Duration = Duration::from_millis(100);
+/// CPU time for the events of one change and one requester, as a multiple of the time of the change.
 const COST_OF_CHANGE: u32 = 3;
-/// The same for all of them together, as a multiple. Half of it is shared evenly, so that a
-/// requester that needs little gets that however much others need; the other half goes to those who
-/// come first.
+/// CPU time for all events of one change, as a multiple of that of one requester. Half of it is
+/// shared evenly, so that requesters that need little get that; the other half is used by the
+/// first requesters that need more.
 const COST_OF_ALL: u32 = 4;
-/// Keys that are compared between two looks at the time.
-const LOOK_INTERVAL: u32 = 256;
+/// Keys that are compared between two checks of the time.
+const CHECK_INTERVAL: u32 = 256;
 
-/// The error for a subscriber when so much changed that an event with each path of it would keep
-/// everybody waiting.
+/// The error for a subscriber when an event with all changed paths would delay all other requests.
 const TOO_MANY_FIELDS: &str =
     "Too many fields changed at once; the event subscription ends, subscribe again";
 /// The error for a subscriber that does not take its events.
 const EVENTS_LOST: &str = "Events were not taken in time and are lost; the event subscription ends, subscribe again to \
                            get the state";
 
-/// The part of a change for one subscriber.
+/// The event of a change for one subscriber.
 enum Delivery {
-    /// It does not concern its masks.
+    /// The masks match no changed path.
     Nothing,
-    /// It does, but there is no room.
+    /// There is no room for the event.
     Lost,
     Event(Arc<Encoded>),
 }
@@ -90,12 +89,11 @@ impl fmt::Debug for CpuTime {
 }
 
 impl CpuTime {
-    /// That of the thread that calls [`Self::now`].
+    /// The CPU time of the thread that calls [`Self::now`].
     pub(crate) fn of_thread() -> Self {
         Self(Box::new(|| {
-            clock_gettime(ClockId::ThreadCPUTime)
-                .try_into()
-                .unwrap_or_default()
+            let time = clock_gettime(ClockId::ThreadCPUTime);
+            time.try_into().unwrap_or_default()
         }))
     }
 
@@ -104,20 +102,20 @@ impl CpuTime {
     }
 }
 
-/// What the events of one change may still cost.
+/// The CPU time that the events of one change may still take.
 struct EventBudget<'c> {
     cpu: &'c CpuTime,
     taken: BTreeMap<Requester, Duration>,
-    /// What one requester may take.
+    /// Most time of one requester.
     most: Duration,
-    /// What is kept for each of them.
+    /// Time that is reserved for each requester.
     share: Duration,
-    /// What is left for those who come first.
+    /// Time that is left for requesters that have used up their share.
     common: Duration,
 }
 
 impl<'c> EventBudget<'c> {
-    /// For a change that cost `change` by itself and that so many requesters have subscribed to.
+    /// The budget of a change that itself took the time `change`, for this number of requesters.
     fn new(cpu: &'c CpuTime, change: Duration, requesters: usize) -> Self {
         let most = COST_FREE + COST_OF_CHANGE * change;
         let half = most * COST_OF_ALL / 2;
@@ -131,7 +129,8 @@ impl<'c> EventBudget<'c> {
         }
     }
 
-    /// Does `work` at the cost of a requester; `None` when it had nothing left, or had to stop.
+    /// Does `work` on the budget of a requester; `None` if the budget is used up, before or during
+    /// the work.
     fn spend<T>(
         &mut self,
         requester: &Requester,
@@ -157,7 +156,7 @@ impl<'c> EventBudget<'c> {
     }
 }
 
-/// Ends work that takes too long, or finds too much.
+/// Ends work that takes too long, or finds too many paths.
 struct CpuGuard<'c> {
     cpu: &'c CpuTime,
     until: Duration,
@@ -166,14 +165,14 @@ struct CpuGuard<'c> {
 }
 
 impl CpuGuard<'_> {
-    /// A key is compared; `None` when there is no time left.
-    fn compare(&mut self) -> Option<()> {
+    /// Counts a compared key; `None` when no time is left.
+    fn count_key(&mut self) -> Option<()> {
         self.keys += 1;
-        let is_over = self.keys.is_multiple_of(LOOK_INTERVAL) && self.cpu.now() > self.until;
+        let is_over = self.keys.is_multiple_of(CHECK_INTERVAL) && self.cpu.now() > self.until;
         (!is_over).then_some(())
     }
 
-    /// A path is added to an event; `None` when that has too many parts.
+    /// Adds a path to an event; `None` when that has too many parts.
     fn add(&mut self, path: &Path, event: &mut Vec<Path>) -> Option<()> {
         self.parts += path.len();
         event.push(path.clone());
@@ -183,28 +182,26 @@ impl CpuGuard<'_> {
 
 /// The paths of one event as texts.
 fn fields(altered: &[(PathChange, Path)]) -> AlteredFields {
-    let texts = |wanted: PathChange| {
-        altered
-            .iter()
-            .filter(|(change, _)| *change == wanted)
-            .map(|(_, path)| path.join("."))
-            .collect()
-    };
-    AlteredFields {
-        added: texts(PathChange::Added),
-        updated: texts(PathChange::Updated),
-        removed: texts(PathChange::Removed),
+    let mut fields = AlteredFields::default();
+    for (change, path) in altered {
+        let list = match change {
+            PathChange::Added => &mut fields.added,
+            PathChange::Updated => &mut fields.updated,
+            PathChange::Removed => &mut fields.removed,
+        };
+        list.push(path.join("."));
     }
+    fields
 }
 
 // ------------------------------------------------------------------ changes
 
-/// What one trigger changed.
+/// The changed paths of one event of the server.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChangedPaths {
-    /// Parts of all paths below. When there are too many, no event has them.
+    /// Parts of all paths below. Above [`PARTS_MAX`] no event has them.
     parts: usize,
-    /// What became of which node, with everything below it.
+    /// The added or removed node is the highest one, with all nodes below it.
     all: Vec<(PathChange, Path, Node)>,
 }
 
@@ -228,12 +225,12 @@ impl ChangedPaths {
         self.all.is_empty()
     }
 
-    /// Whether too much changed to send each path of it.
+    /// Returns whether there are too many paths to send each of them.
     fn are_too_many(&self) -> bool {
         self.parts > PARTS_MAX
     }
 
-    /// The node at `path` changed. Both are sparse: empty containers are not there.
+    /// Adds the changes of the node at `path`. Both nodes have no empty containers.
     fn node(&mut self, path: &mut Path, old: Option<&Node>, new: Option<&Node>) {
         let (change, node) = match (old, new) {
             _ if self.are_too_many() => return,
@@ -255,82 +252,82 @@ impl ChangedPaths {
         self.all.push((change, path.clone(), node));
     }
 
-    fn each_entry(&mut self, way: &mut Path, old: &Entries, new: &Entries) {
+    fn each_entry(&mut self, path: &mut Path, old: &Entries, new: &Entries) {
         let keys: BTreeSet<&str> = old.keys().chain(new.keys()).collect_entries();
         for key in keys {
-            way.push(key.to_owned());
-            self.node(way, old.get(key), new.get(key));
-            way.pop();
+            path.push(key.to_owned());
+            self.node(path, old.get(key), new.get(key));
+            path.pop();
         }
     }
 
-    /// An agent came, went or changed.
+    /// Adds the changes of an agent; `None` stands for a disconnected one.
     pub(crate) fn agent(
         &mut self,
         name: &str,
         old: Option<&AgentAttributes>,
         new: Option<&AgentAttributes>,
     ) {
-        let node = |agent: Option<&AgentAttributes>| {
-            agent.map(|agent| agent_node(agent, Rendering::Sparse))
-        };
-        self.node(
-            &mut path(&["agents", name]),
-            node(old).as_ref(),
-            node(new).as_ref(),
-        );
+        let old = old.map(|agent| agent_node(agent, Rendering::Sparse));
+        let new = new.map(|agent| agent_node(agent, Rendering::Sparse));
+        let path = &mut path(&["agents", name]);
+        self.node(path, old.as_ref(), new.as_ref());
     }
 
-    /// States of instances changed: `old` are those that they had before, `states` all as they are
-    /// now.
+    /// Adds the changes of states of instances: `old` are the changed ones before, `states` all
+    /// present ones.
     ///
-    /// A new agent or workload is one addition, however many instances came with it.
+    /// A new agent or workload is one addition, whatever the number of its instances.
     pub(crate) fn states(
         &mut self,
         old: &[(InstanceName, Option<ExecutionState>)],
         states: &WorkloadStates,
     ) {
-        let (mut before, mut now) = (Entries::default(), Entries::default());
-        let mut put = |instance: &InstanceName,
-                       old: Option<&ExecutionState>,
-                       new: Option<&ExecutionState>| {
-            for (tree, state) in [(&mut before, old), (&mut now, new)] {
-                state
-                    .into_iter()
-                    .for_each(|state| put_instance(tree, instance, execution_state_node(state)));
+        // First, the changed instances.
+        let mut before = Entries::default();
+        let mut now = Entries::default();
+        let mut changed = BTreeSet::new();
+        for (instance, old) in old {
+            if let Some(old) = old {
+                put_instance(&mut before, instance, execution_state_node(old));
             }
-        };
-        let changed: BTreeSet<&InstanceName> =
-            old.iter().map(|(instance, _)| instance).collect_entries();
-        old.iter()
-            .for_each(|(instance, old)| put(instance, old.as_ref(), states.get(instance)));
-        // Another one that stays as it is keeps its agent, or workload, where it is.
-        let agents: BTreeSet<&Name> = changed
-            .iter()
-            .map(|instance| &instance.agent)
-            .collect_entries();
-        let workloads: BTreeSet<_> = changed
-            .iter()
-            .map(|instance| (&instance.agent, &instance.workload))
-            .collect_entries();
-        let stays = |(other, _): &(InstanceName, &ExecutionState)| !changed.contains(other);
-        let of_agents = agents
-            .into_iter()
-            .filter_map(|agent| states.of_agent(agent).find(stays));
-        let of_workloads = workloads.into_iter();
-        let of_workloads = of_workloads
-            .filter_map(|(agent, name)| states.of_agent_workload(agent, name).find(stays));
-        of_agents
-            .chain(of_workloads)
-            .for_each(|(other, state)| put(&other, Some(state), Some(state)));
+            if let Some(new) = states.get(instance) {
+                put_instance(&mut now, instance, execution_state_node(new));
+            }
+            changed.insert(instance);
+        }
+        // Then, one unchanged instance of each agent and workload, if there is one: the agent or
+        // workload is neither new nor gone then.
+        let mut agents = BTreeSet::new();
+        let mut workloads = BTreeSet::new();
+        let mut unchanged = Vec::new();
+        for instance in &changed {
+            let InstanceName {
+                agent, workload, ..
+            } = *instance;
+            if agents.insert(agent) {
+                let mut of_agent = states.of_agent(agent);
+                unchanged.extend(of_agent.find(|(other, _)| !changed.contains(other)));
+            }
+            if workloads.insert((agent, workload)) {
+                let mut of_workload = states.of_agent_workload(agent, workload);
+                unchanged.extend(of_workload.find(|(other, _)| !changed.contains(other)));
+            }
+        }
+        for (instance, state) in unchanged {
+            put_instance(&mut before, &instance, execution_state_node(state));
+            put_instance(&mut now, &instance, execution_state_node(state));
+        }
+        // Finally, the difference.
         self.each_entry(&mut path(&["workloadStates"]), &before, &now);
     }
 
-    /// The desired state became `now`, and with its version that of the effective state; `before`
-    /// leads back.
+    /// Adds the changes of the desired state, whose version is also that of the effective state.
+    /// `before` is the change that leads back, `now` the present state.
     pub(crate) fn desired(&mut self, before: &DesiredChange, now: &DesiredState) {
         if let Some(old) = &before.api_version {
-            let [old, new] = [old, &now.api_version].map(|version| Node::text(&**version));
+            let old = Node::text(&**old);
+            let new = Node::text(&*now.api_version);
             for part in ["desiredState", "effectiveState"] {
                 self.node(&mut path(&[part, "apiVersion"]), Some(&old), Some(&new));
             }
@@ -343,28 +340,31 @@ impl ChangedPaths {
                 now.workloads.get(name),
             );
         }
-        let old = before
-            .configs
-            .iter()
-            .filter_map(|(key, item)| Some((key.clone(), config_node(item.as_ref()?))));
-        let new = before
-            .configs
-            .keys()
-            .filter_map(|key| Some((key.clone(), config_node(now.configs.get(key)?))));
-        let (old, new): (Entries, Entries) = (old.collect(), new.collect());
-        // The first one adds the map itself and the last one removes it, unless the map has other
-        // entries.
-        let (has_others, way) = (
-            now.configs.len() > new.len(),
-            &mut path(&["desiredState", "configs"]),
-        );
-        let filled = |entries: Entries| {
-            Some(Node::Map(entries)).filter(|node| has_others || !node.is_empty_container())
-        };
-        self.node(way, filled(old).as_ref(), filled(new).as_ref());
+        self.configs(before, now);
     }
 
-    /// A workload of the desired or effective state, named by `part`, came, went or changed.
+    fn configs(&mut self, before: &DesiredChange, now: &DesiredState) {
+        let mut old = Entries::default();
+        let mut new = Entries::default();
+        for (key, item) in &before.configs {
+            if let Some(item) = item {
+                old.insert(key.clone(), config_node(item));
+            }
+            if let Some(item) = now.configs.get(key) {
+                new.insert(key.clone(), config_node(item));
+            }
+        }
+        // Without unchanged configs, the first one adds the map itself and the last one removes it.
+        let has_unchanged = now.configs.len() > new.len();
+        let existed = has_unchanged || !old.is_empty();
+        let exists = has_unchanged || !new.is_empty();
+        let old = existed.then_some(Node::Map(old));
+        let new = exists.then_some(Node::Map(new));
+        let path = &mut path(&["desiredState", "configs"]);
+        self.node(path, old.as_ref(), new.as_ref());
+    }
+
+    /// Adds the changes of a workload of the desired or effective state, which `part` names.
     pub(crate) fn workload(
         &mut self,
         part: &str,
@@ -372,20 +372,16 @@ impl ChangedPaths {
         old: Option<&Arc<Workload>>,
         new: Option<&Arc<Workload>>,
     ) {
-        let node = |workload: Option<&Arc<Workload>>| {
-            workload.map(|workload| workload_node(workload, Rendering::Sparse))
-        };
-        self.node(
-            &mut path(&[part, "workloads", name]),
-            node(old).as_ref(),
-            node(new).as_ref(),
-        );
+        let old = old.map(|workload| workload_node(workload, Rendering::Sparse));
+        let new = new.map(|workload| workload_node(workload, Rendering::Sparse));
+        let path = &mut path(&[part, "workloads", name]);
+        self.node(path, old.as_ref(), new.as_ref());
     }
 
     // -------------------------------------------------------------- matching
 
-    /// The event for a subscriber with `masks`, sorted; `None` when it takes too long to find, or
-    /// is too large.
+    /// The sorted paths of the event for a subscriber with `masks`; `None` when they take too long
+    /// to find, or are too many.
     fn matching(
         &self,
         masks: Option<&MaskTree>,
@@ -395,14 +391,17 @@ impl ChangedPaths {
         for (change, path, tree) in &self.all {
             let mut found = Vec::new();
             find(tree, masks, path, &mut found, guard)?;
-            altered.extend(found.into_iter().map(|path| (*change, path)));
+            for path in found {
+                altered.push((*change, path));
+            }
         }
         altered.sort_unstable();
         Some(altered)
     }
 }
 
-/// The paths of an event for a change of the `node` at `path`.
+/// Finds the paths of an event for a change of the `node` at `path`: the path itself, if a mask ends
+/// there or above it, and paths below it where other masks end. Without masks it is the path itself.
 fn find(
     node: &Node,
     masks: Option<&MaskTree>,
@@ -410,36 +409,23 @@ fn find(
     found: &mut Vec<Path>,
     guard: &mut CpuGuard<'_>,
 ) -> Option<()> {
-    let (is_wanted, below) = follow(masks, path, guard)?;
+    let Some(masks) = masks else {
+        return guard.add(path, found);
+    };
+    let mut wanted = masks.wanted();
+    let mut is_wanted = false;
+    for key in path {
+        guard.count_key()?;
+        wanted = wanted.on(key);
+        is_wanted |= wanted.is_whole();
+    }
     if is_wanted {
         guard.add(path, found)?;
     }
-    below.map_or(Some(()), |below| {
-        collect_below(node, &below, &mut path.clone(), found, guard)
-    })
+    collect_below(node, &wanted, &mut path.clone(), found, guard)
 }
 
-/// Whether a mask ends on the way to the node at `path` or there, and where the others go on below
-/// it. Without masks everything is wanted.
-fn follow<'m>(
-    masks: Option<&'m MaskTree>,
-    path: &Path,
-    guard: &mut CpuGuard<'_>,
-) -> Option<(bool, Option<Wanted<'m>>)> {
-    let Some(masks) = masks else {
-        return Some((true, None));
-    };
-    let (is_wanted, below) =
-        path.iter()
-            .try_fold((false, masks.wanted()), |(is_wanted, wanted), key| {
-                guard.compare()?;
-                let wanted = wanted.on(key);
-                Some((is_wanted || wanted.is_whole(), wanted))
-            })?;
-    Some((is_wanted, Some(below)))
-}
-
-/// The concrete paths that masks lead to below an added or removed node.
+/// Finds the paths below an added or removed node at which masks end.
 fn collect_below(
     node: &Node,
     wanted: &Wanted<'_>,
@@ -454,7 +440,7 @@ fn collect_below(
         return Some(());
     }
     for (key, child) in entries {
-        guard.compare()?;
+        guard.count_key()?;
         let below = wanted.on(key);
         if below.is_nothing() {
             continue;
@@ -470,7 +456,7 @@ fn collect_below(
 }
 
 impl Subscriptions {
-    /// Subscribes the request `key` to events; its earlier masks are replaced. No masks mean
+    /// Subscribes the request `key` to events, in place of its earlier masks. No masks stand for
     /// everything.
     pub(crate) fn subscribe(
         &mut self,
@@ -523,17 +509,17 @@ impl Subscriptions {
 }
 
 impl Subscriptions {
-    /// Sets where the CPU time comes from that the events of a change take.
+    /// Sets the clock for the CPU time of events.
     pub(crate) fn set_cpu_time(&mut self, cpu: CpuTime) {
         self.cpu = cpu;
     }
 
-    /// Begins an event of the server, whose cost decides what notifications may cost.
+    /// Begins an event of the server. Its CPU time decides about the budget of notifications.
     pub(crate) fn begin_event(&mut self) {
         self.event_begin = self.cpu.now();
     }
 
-    /// Whether somebody has subscribed to changes.
+    /// Returns whether there are event subscriptions.
     pub(crate) fn are_observed(&self) -> bool {
         !self.has_no(SubscriptionKind::Events)
     }
@@ -543,7 +529,6 @@ impl Subscriptions {
         self.unpublished.push(changes);
     }
 
-    /// Takes the changes that were kept for the end of the event.
     pub(crate) fn take_unpublished(&mut self) -> Vec<ChangedPaths> {
         std::mem::take(&mut self.unpublished)
     }
@@ -599,13 +584,13 @@ struct Publication<'p> {
     view: StateView<'p>,
     sessions: &'p Sessions,
     budget: EventBudget<'p>,
-    /// Subscriptions that end, and why.
+    /// Subscriptions that end, with the reason.
     ended: Vec<(RequestKey, &'static str)>,
 }
 
 impl Publication<'_> {
-    /// Notifies subscribers with the same masks. The event is found, read and encoded once, at
-    /// the cost of the first of them that can pay for that.
+    /// Notifies subscribers with the same masks. The event is built once, on the budget of the first
+    /// subscriber that has enough left for it.
     fn notify(&mut self, group: Vec<EventSubscriber>, effects: &mut Effects) {
         let mut event: Option<Arc<Encoded>> = None;
         for subscriber in group {
@@ -672,6 +657,7 @@ mod tests {
     use ankaios_model::messages::{
         AgentCapabilities, AgentHello, FromServer, Response, ResponseContent,
     };
+    use ankaios_model::names::Name;
     use ankaios_wire::outbox::outbox;
     use ankaios_wire::peer::Service;
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -732,9 +718,9 @@ mod tests {
             keys: 0,
             parts: 0,
         };
-        assert!((0..10 * LOOK_INTERVAL).all(|_| guard.compare().is_some()));
+        assert!((0..10 * CHECK_INTERVAL).all(|_| guard.count_key().is_some()));
         time.store(11, Ordering::Relaxed);
-        assert!((0..LOOK_INTERVAL).any(|_| guard.compare().is_none()));
+        assert!((0..CHECK_INTERVAL).any(|_| guard.count_key().is_none()));
         let path: Path = vec!["x".to_owned(); PARTS_MAX / 2];
         let mut event = Vec::new();
         assert!(guard.add(&path, &mut event).is_some() && guard.add(&path, &mut event).is_some());

@@ -1,4 +1,4 @@
-//! Log collections: which lines are requested of which agents, and passed on to whom.
+//! Log collections: requests of log lines from agents, whose lines are passed on to the requesters.
 //!
 //! Thread: `server`; part of [`Subscriptions`].
 
@@ -16,14 +16,13 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogAvailability {
     Ready,
-    /// It does not take what it is sent, and must not be disconnected because of the requests of
-    /// others.
+    /// Its outbox is half full: requests of others must not cost it its connection.
     Busy,
     NotConnected,
 }
 
 impl LogAvailability {
-    /// Why there are no lines of instances on `agent`.
+    /// The reason why there are no lines of instances on `agent`.
     fn reason(self, agent: &Name) -> String {
         if agent.is_empty() {
             return "it has no agent".to_owned();
@@ -38,11 +37,11 @@ impl LogAvailability {
 }
 
 impl Subscriptions {
-    /// Requests the logs of instances from the agents that run them; `availability` returns
-    /// whether an agent can be sent that.
+    /// Requests the logs of instances from the agents that run them. `availability` returns whether
+    /// an agent can be sent that.
     ///
-    /// The response names what will be sent. Instances whose agent is away or busy are stopped at
-    /// once, or a requester that does not follow would wait for them for ever.
+    /// The response names all instances. Those whose agent is disconnected or busy are reported as
+    /// ended at once: a requester that does not follow the logs waits for the ends of all of them.
     pub(crate) fn collect_logs(
         &mut self,
         key: &RequestKey,
@@ -67,7 +66,7 @@ impl Subscriptions {
                 other => unavailable.push((other.reason(agent), instances)),
             }
         }
-        // First the collection, which may be refused.
+        // First, the collection, which may be refused.
         if !ready.is_empty() {
             let mut providers: Providers = BTreeMap::new();
             for (agent, instances) in &ready {
@@ -86,7 +85,7 @@ impl Subscriptions {
                 return effects.refuse(key, error);
             }
         }
-        // Then the requests, and the response after them.
+        // Then, the requests, and the response after them.
         for (agent, instances) in ready {
             let request = LogsRequest {
                 instances,
@@ -121,7 +120,7 @@ impl Subscriptions {
         effects.respond(key, ResponseContent::LogsCancelAccepted);
     }
 
-    /// Passes on the lines that were requested from `agent`. Others are late, or made up.
+    /// Passes on the lines that were requested from `agent`. Others are dropped.
     pub(crate) fn log_entries(
         &mut self,
         agent: &str,
@@ -136,7 +135,7 @@ impl Subscriptions {
         entries.retain(|entry| provided.is_some_and(|provided| provided.contains(&entry.instance)));
         if entries.len() < all {
             log::debug!(
-                "Dropping {} log lines that '{agent}' is not to send for the request '{}'.",
+                "Dropping {} log lines that were not requested from '{agent}' for the request '{}'.",
                 all - entries.len(),
                 excerpt(&key.full_id())
             );
@@ -146,8 +145,8 @@ impl Subscriptions {
         }
     }
 
-    /// Passes on the end of one instance's lines, if they were requested from `agent`. Without any
-    /// more the collection ends.
+    /// Passes on the end of one instance's lines, if they were requested from `agent`. The
+    /// collection ends with its last instance.
     pub(crate) fn logs_stopped(
         &mut self,
         agent: &str,
@@ -164,7 +163,7 @@ impl Subscriptions {
         }
         if !is_provided {
             return log::debug!(
-                "Dropping an end of logs that '{agent}' is not to send for the request '{}'.",
+                "Dropping an end of logs that were not requested from '{agent}' for the request '{}'.",
                 excerpt(&key.full_id())
             );
         }
@@ -173,16 +172,15 @@ impl Subscriptions {
     }
 
     fn end_logs_without_provider(&mut self, key: &RequestKey) {
-        if self
-            .providers(key)
-            .is_some_and(|providers| providers.is_empty())
+        if let Some(providers) = self.providers(key)
+            && providers.is_empty()
         {
             self.remove(SubscriptionKind::Logs, key);
         }
     }
 
-    /// A stream ended: nobody reads what was requested on it, and the agent `name` sends no more
-    /// lines.
+    /// Ends the subscriptions of a stream that has ended, and the collections of lines from its
+    /// agent `name`.
     pub(crate) fn end_of_peer(&mut self, peer: PeerId, name: &str, effects: &mut Effects) {
         self.end(|_, key, _| key.peer == peer, effects);
         let mut waiting = Vec::new();
@@ -205,7 +203,7 @@ impl Subscriptions {
     }
 }
 
-/// Ends the logs of these instances, of which no further lines can come for this reason.
+/// Reports the end of the logs of these instances, with the reason.
 fn stop_logs(key: &RequestKey, instances: Vec<InstanceName>, reason: &str, effects: &mut Effects) {
     let reasons = instances
         .iter()

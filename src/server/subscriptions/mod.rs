@@ -1,12 +1,11 @@
 //! Open subscriptions: events, logs, usage. Each of events and logs ends when its client cancels it
-//! or disconnects; a usage read ends with its response. One registry with bounds for each kind, of
-//! a workload and of a stream (all workloads of an agent together, since ids of requests can be
-//! changed).
+//! or disconnects; a usage read ends with its response. Each kind has bounds, of a workload and of a
+//! stream: an agent could send requests in the names of any of its workloads.
 //!
 //! [`events`] notifies of changes, [`logs`] collects log lines, [`usage`] waits for samples.
 //!
-//! Thread: `server`; a plain value. Sees the fields of no other part of the server: what it needs
-//! of them is passed in, and messages are returned as [`Effects`], except for events.
+//! Thread: `server`; a plain value. Other parts of the server are passed in for reading, and
+//! messages are returned as [`Effects`], except for events.
 
 pub(crate) mod events;
 mod logs;
@@ -35,13 +34,18 @@ use std::time::{Duration, Instant};
 /// Usage reads of one workload that wait for samples. Our agents forward one at a time, others have
 /// no bound.
 pub(crate) const USAGE_READS_OF_WORKLOAD: usize = 4;
-/// All requests of one kind and one stream, in bytes: room for some that name each of 5,000
+/// Usage reads of one stream that wait for samples.
+const USAGE_READS_OF_STREAM: usize = 16;
+/// All subscriptions of one kind and one stream, in bytes: room for some that name each of 5,000
 /// workloads.
 const BYTES_OF_STREAM: usize = 8 * 1024 * 1024;
-/// Those of one workload.
+/// All subscriptions of one kind and one workload, in bytes.
 const BYTES_OF_WORKLOAD: usize = BYTES_OF_STREAM / 4;
+/// Approximate memory of the name of an instance beside its text, in bytes.
+const INSTANCE_ENTRY: usize = 32;
 
-/// What is requested. One id may have one subscription and one collection, and any number of reads.
+/// The kind of a subscription. One id may have one event subscription and one log collection, and
+/// any number of usage reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SubscriptionKind {
     Events,
@@ -50,14 +54,23 @@ pub(crate) enum SubscriptionKind {
     Usage(u64),
 }
 
+/// Numbers of subscriptions of one kind.
+pub(crate) struct SubscriptionBounds {
+    pub(crate) of_workload: usize,
+    /// An agent's stream carries the subscriptions of all its workloads.
+    pub(crate) of_stream: usize,
+}
+
 impl SubscriptionKind {
-    /// How many a workload and a stream may have. An agent's stream carries those of all its
-    /// workloads.
-    pub(crate) fn most(self) -> (usize, usize) {
-        match self {
+    pub(crate) fn bounds(self) -> SubscriptionBounds {
+        let (of_workload, of_stream) = match self {
             Self::Events => (SUBSCRIPTIONS_OF_WORKLOAD, SUBSCRIPTIONS_PER_PEER_MAX),
             Self::Logs => (LOG_CAMPAIGNS_OF_WORKLOAD, LOG_CAMPAIGNS_PER_PEER_MAX),
-            Self::Usage(_) => (USAGE_READS_OF_WORKLOAD, 16),
+            Self::Usage(_) => (USAGE_READS_OF_WORKLOAD, USAGE_READS_OF_STREAM),
+        };
+        SubscriptionBounds {
+            of_workload,
+            of_stream,
         }
     }
 
@@ -76,21 +89,21 @@ impl fmt::Display for SubscriptionKind {
     }
 }
 
-/// Agents that still send lines, and of which instances.
+/// Agents that still send lines, with the instances whose lines they send.
 pub(crate) type Providers = BTreeMap<Name, BTreeSet<InstanceName>>;
 
-/// A read that waits.
+/// A usage read that waits.
 #[derive(Debug)]
 pub(crate) struct UsageRead {
     pub(crate) masks: MaskTree,
-    /// What rights are compared with: they may change while it waits.
+    /// The request, which is compared with the rights again before the response.
     pub(crate) content: RequestContent,
-    /// How long it waits for agents; `None` when it does not any more.
+    /// How long it waits for agents; `None` when that is over.
     pub(crate) until: Option<Instant>,
-    /// Agents without a sample yet, with the number of the request that each has: that of the first
-    /// read that waits for it.
+    /// Agents without a sample yet, with the number of the request that was sent for it: of the
+    /// first read that needed it.
     pub(crate) awaited: BTreeMap<Name, u64>,
-    /// Samples that have come; one may be for several reads.
+    /// Samples that have come; several reads may share one.
     pub(crate) usage: BTreeMap<Name, Arc<AgentUsage>>,
 }
 
@@ -103,16 +116,18 @@ pub(crate) enum SubscriptionContent {
 }
 
 impl SubscriptionContent {
-    /// About what it takes.
+    /// Approximate memory, in bytes.
     fn bytes(&self) -> usize {
         match self {
-            Self::Events(masks) => masks.as_ref().map_or(0, |masks| masks.bytes()),
-            // An entry takes some 32 bytes beside the text.
-            Self::Logs(providers) => providers
-                .values()
-                .flatten()
-                .map(|name| name.bytes() + 32)
-                .sum(),
+            Self::Events(Some(masks)) => masks.bytes(),
+            Self::Events(None) => 0,
+            Self::Logs(providers) => {
+                let mut bytes = 0;
+                for instance in providers.values().flatten() {
+                    bytes += instance.bytes() + INSTANCE_ENTRY;
+                }
+                bytes
+            }
             Self::Usage(read) => read.masks.bytes() + read.content.memory_bytes(),
         }
     }
@@ -121,7 +136,7 @@ impl SubscriptionContent {
 #[derive(Debug)]
 pub(crate) struct Subscription {
     pub(crate) requester: Requester,
-    /// The instance that requested it through its agent: its successor has not.
+    /// The instance that requested it through its agent. Its successor does not inherit it.
     pub(crate) owner: Option<InstanceName>,
     pub(crate) content: SubscriptionContent,
 }
@@ -143,32 +158,58 @@ pub(crate) struct Subscriptions {
     open: BTreeMap<(SubscriptionKind, RequestKey), Subscription>,
     /// The number of the last usage read.
     last_read: u64,
-    /// Changes of which subscribers are notified at the end of the present event of the server.
+    /// Changes that subscribers are notified of at the end of the present event of the server.
     unpublished: Vec<ChangedPaths>,
     cpu: CpuTime,
     /// The CPU time when the present event of the server began.
     event_begin: Duration,
 }
 
+/// Subscriptions that are counted together.
+#[derive(Default)]
+struct SubscriptionCount {
+    count: usize,
+    bytes: usize,
+}
+
+impl SubscriptionCount {
+    fn add(&mut self, key: &RequestKey, subscription: &Subscription) {
+        self.count += 1;
+        self.bytes += key.id.len() + subscription.content.bytes();
+    }
+
+    /// # Errors
+    /// The text for the requester when these are too many of `whose`.
+    fn check(
+        &self,
+        kind: SubscriptionKind,
+        whose: &str,
+        most: usize,
+        bytes_max: usize,
+    ) -> Result<(), String> {
+        if self.count <= most && self.bytes <= bytes_max {
+            return Ok(());
+        }
+        Err(format!(
+            "Too many {kind} of {whose}, at most {most} with {bytes_max} bytes are allowed; end some of them first"
+        ))
+    }
+}
+
 impl Subscriptions {
-    /// Adds a request; an earlier one of the same kind and id is replaced, or stays when there is
-    /// no room.
+    /// Adds a subscription, which replaces an earlier one of the same kind and id.
+    ///
+    /// # Errors
+    /// There is no room, and the earlier one stays.
     pub(crate) fn add(
         &mut self,
         kind: SubscriptionKind,
         key: &RequestKey,
         subscription: Subscription,
     ) -> Result<(), String> {
-        let place = (kind, key.clone());
-        let earlier = self.open.remove(&place);
-        let checked = self.check_room(kind, key, &subscription);
-        let kept = if checked.is_ok() {
-            Some(subscription)
-        } else {
-            earlier
-        };
-        self.open.extend(kept.map(|kept| (place, kept)));
-        checked
+        self.check_room(kind, key, &subscription)?;
+        self.open.insert((kind, key.clone()), subscription);
+        Ok(())
     }
 
     fn check_room(
@@ -177,29 +218,25 @@ impl Subscriptions {
         key: &RequestKey,
         subscription: &Subscription,
     ) -> Result<(), String> {
-        let bytes = |(key, subscription): (&RequestKey, &Subscription)| {
-            key.id.len() + subscription.content.bytes()
-        };
-        let fits = |is_beside: &dyn Fn(&RequestKey) -> bool, whose, most, bytes_max| {
-            let others = self
-                .of(kind)
-                .filter(|(other, _)| other.peer == key.peer && is_beside(other));
-            let start = (1, bytes((key, subscription)));
-            let (count, sum) =
-                others.fold(start, |(count, sum), other| (count + 1, sum + bytes(other)));
-            if count <= most && sum <= bytes_max {
-                return Ok(());
+        let mut of_stream = SubscriptionCount::default();
+        let mut of_workload = SubscriptionCount::default();
+        of_stream.add(key, subscription);
+        of_workload.add(key, subscription);
+        for (other, others) in self.of(kind) {
+            let is_replaced = other == key && !matches!(kind, SubscriptionKind::Usage(_));
+            if other.peer != key.peer || is_replaced {
+                continue;
             }
-            Err(format!(
-                "Too many {kind} of {whose}, at most {most} with {bytes_max} bytes are allowed; end some of them first"
-            ))
-        };
-        let (workload_max, stream_max) = kind.most();
-        if subscription.requester.workload.is_some() {
-            let is_own = |other: &RequestKey| other.workload() == key.workload();
-            fits(&is_own, "this workload", workload_max, BYTES_OF_WORKLOAD)?;
+            of_stream.add(other, others);
+            if other.workload() == key.workload() {
+                of_workload.add(other, others);
+            }
         }
-        fits(&|_| true, "this connection", stream_max, BYTES_OF_STREAM)
+        let bounds = kind.bounds();
+        if subscription.requester.workload.is_some() {
+            of_workload.check(kind, "this workload", bounds.of_workload, BYTES_OF_WORKLOAD)?;
+        }
+        of_stream.check(kind, "this connection", bounds.of_stream, BYTES_OF_STREAM)
     }
 
     fn get_mut(&mut self, kind: SubscriptionKind, key: &RequestKey) -> Option<&mut Subscription> {
@@ -214,38 +251,35 @@ impl Subscriptions {
         self.open.remove(&(kind, key.clone()))
     }
 
-    /// Those of one kind; all reads are one.
+    /// The subscriptions of one kind; all usage reads are one.
     pub(crate) fn of(
         &self,
         kind: SubscriptionKind,
     ) -> impl Iterator<Item = (&RequestKey, &Subscription)> {
-        let all = self
-            .open
-            .range(first(kind)..)
-            .take_while(move |((other, _), _)| other.is_like(kind));
-        all.map(|((_, key), subscription)| (key, subscription))
+        let from_first = self.open.range(first(kind)..);
+        let of_kind = from_first.take_while(move |((other, _), _)| other.is_like(kind));
+        of_kind.map(|((_, key), subscription)| (key, subscription))
     }
 
     pub(crate) fn has_no(&self, kind: SubscriptionKind) -> bool {
         self.of(kind).next().is_none()
     }
 
-    /// The reads of what workloads use, each with its kind.
+    /// The usage reads, each with its kind.
     pub(crate) fn reads(
         &mut self,
     ) -> impl Iterator<Item = (SubscriptionKind, &RequestKey, &mut UsageRead)> {
-        self.open
-            .range_mut(first(SubscriptionKind::Usage(0))..)
-            .filter_map(
-                |((kind, key), subscription)| match &mut subscription.content {
-                    SubscriptionContent::Usage(read) => Some((*kind, key, read)),
-                    _ => None,
-                },
-            )
+        let from_first = self.open.range_mut(first(SubscriptionKind::Usage(0))..);
+        from_first.filter_map(
+            |((kind, key), subscription)| match &mut subscription.content {
+                SubscriptionContent::Usage(read) => Some((*kind, key, read)),
+                _ => None,
+            },
+        )
     }
 }
 
-/// Where those of a kind begin.
+/// The lowest key of a kind in the map of all subscriptions.
 fn first(kind: SubscriptionKind) -> (SubscriptionKind, RequestKey) {
     let kind = if let SubscriptionKind::Usage(_) = kind {
         SubscriptionKind::Usage(0)
@@ -288,16 +322,16 @@ impl Subscriptions {
         effects.refuse(key, reason.to_string());
     }
 
-    /// A stream has ended: ends its event subscriptions and usage reads. If it was that of an
-    /// agent, no further sample comes from it.
+    /// Ends the event subscriptions and usage reads of a stream that has ended, and the wait for
+    /// samples of its agent `name`.
     pub(crate) fn end_reads_of_peer(&mut self, peer: PeerId, name: &Name) {
         self.open
             .retain(|(kind, key), _| key.peer != peer || *kind == SubscriptionKind::Logs);
         self.end_usage_of_agent(name);
     }
 
-    /// The effective workloads have changed: ends what the workloads must not have any more, and
-    /// the log collections of those that were deleted.
+    /// Follows a change of the effective workloads: ends event subscriptions that workloads must not
+    /// have any more, and the log collections of deleted workloads.
     pub(crate) fn replaced(
         &mut self,
         added: &[AddedWorkload],
@@ -308,17 +342,19 @@ impl Subscriptions {
         for instance in deleted {
             self.end_logs_of_workload(instance, sessions, effects);
         }
-        // One that comes back to an agent keeps its subscriptions there until the older instance
-        // has stopped.
-        let begun = added.iter().map(|added| &added.instance);
-        for instance in deleted.iter().chain(begun) {
+        // A workload that comes back to an agent keeps its subscriptions there until the older
+        // instance has stopped.
+        for instance in deleted {
             self.end_denied(instance, sessions, effects);
+        }
+        for added in added {
+            self.end_denied(&added.instance, sessions, effects);
         }
     }
 
-    /// An instance has no state any more: ends its subscriptions. When its agent has nothing of the
-    /// workload any more, ends all of the workload: they belong to the last instance that was
-    /// wanted, which may have gone first.
+    /// Ends the subscriptions of an instance that has no state any more. If its agent has no other
+    /// instance of the workload, ends all of the workload: they belong to the last wanted instance,
+    /// which may have gone first.
     pub(crate) fn instance_gone(
         &mut self,
         gone: &InstanceName,
@@ -348,7 +384,7 @@ impl Subscriptions {
             if key.peer != peer || key.workload() != Some(workload) {
                 continue;
             }
-            let masks = subscription.masks().map(|masks| &**masks);
+            let masks = subscription.masks().map(Arc::as_ref);
             if let Err(reason) = sessions.rights().check_read(agent, workload, masks) {
                 denied.push((key.clone(), reason));
             }
@@ -359,8 +395,8 @@ impl Subscriptions {
         }
     }
 
-    /// A workload is deleted or becomes another instance: nobody reads the logs that it requested
-    /// on the stream of its agent.
+    /// Ends the log collections that a workload requested on the stream of its agent, after it was
+    /// deleted or became another instance.
     fn end_logs_of_workload(
         &mut self,
         instance: &InstanceName,

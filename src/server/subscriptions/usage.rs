@@ -1,29 +1,30 @@
-//! Reads of what workloads and nodes use: the agents receive a request each, and the response waits
-//! for theirs.
+//! Usage reads: the agents are sent a request for the resource usage of workloads and nodes, and the
+//! response to the read waits for their samples.
 //!
-//! A read waits at most [`USAGE_WAIT_MAX`] for the agents, and then until its response would be
-//! sent soon, as every response: no response is built before that. Each agent has at most one
-//! request under way, which all reads join that need it meanwhile. Nothing is kept when no read
-//! waits.
+//! A read waits at most [`USAGE_WAIT_MAX`] for the agents, and then, as every read, until its
+//! response would be sent soon. Each agent has at most one open request; a further read that needs
+//! its sample waits for the same request. No sample is kept when no read waits.
 //!
 //! Thread: `server`; part of [`Subscriptions`].
 
 use super::{Subscription, SubscriptionContent, SubscriptionKind, Subscriptions, UsageRead};
 use crate::effects::Effects;
 use crate::sessions::{ConnectedAgent, RequestKey, Requester};
-use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::limits::USAGE_WAIT_MAX;
 use ankaios_model::mask_tree::MaskTree;
 use ankaios_model::messages::{FromServer, RequestContent};
 use ankaios_model::names::{InstanceName, Name};
-use ankaios_model::node::Node;
+use ankaios_model::node::{Entries, Node};
 use ankaios_model::usage::{AgentUsage, DISCONNECTED, NO_ANSWER};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The part of the complete state that samples are.
+/// The part of the complete state with the samples.
 pub(crate) const USAGE: &str = "usage";
+
+/// Text of an agent why a workload has no values, in bytes.
+const MISSING_TEXT_MAX: usize = 128;
 
 impl UsageRead {
     /// A read of the samples that `masks` select, which begins `now`.
@@ -37,20 +38,19 @@ impl UsageRead {
         }
     }
 
-    /// The sample of an agent has come, as the response to the request `number`, or will never
-    /// come.
+    /// Takes over the sample of an agent, if the read awaits it as the response to the request
+    /// `number`. Without a number it is a missing sample, whatever the request.
     fn sampled(&mut self, agent: &Name, number: Option<u64>, usage: &Arc<AgentUsage>) {
-        if self
-            .awaited
-            .get(agent)
-            .is_some_and(|awaited| number.is_none_or(|number| number == *awaited))
-        {
+        let Some(awaited) = self.awaited.get(agent) else {
+            return;
+        };
+        if number.is_none() || number == Some(*awaited) {
             self.awaited.remove(agent);
             self.usage.insert(agent.clone(), usage.clone());
         }
     }
 
-    /// Ends its wait if all samples have come or the time is over. Then the others are missing.
+    /// Ends its wait if all samples have come, or the time is over and the others are missing.
     fn end_wait(&mut self, now: Instant) {
         if !self.awaited.is_empty() && self.until.is_none_or(|until| until > now) {
             return;
@@ -65,15 +65,18 @@ impl UsageRead {
     /// The samples that its masks select.
     pub(crate) fn selected(&self) -> Node {
         let wanted = self.masks.named(USAGE);
-        let of_agent = |(name, usage): (&Name, &Arc<AgentUsage>)| {
-            Some((name.to_string(), wanted.below(name).take(usage.node())?))
-        };
-        Node::Map(self.usage.iter().filter_map(of_agent).collect())
+        let mut agents = Entries::default();
+        for (name, usage) in &self.usage {
+            if let Some(selected) = wanted.below(name).take(usage.node()) {
+                agents.insert(name.to_string(), selected);
+            }
+        }
+        Node::Map(agents)
     }
 }
 
 impl Subscriptions {
-    /// When the first usage read has waited long enough; `None` when none waits.
+    /// When the wait of the first usage read ends; `None` when none waits.
     pub(crate) fn usage_until(&self) -> Option<Instant> {
         let mut first = None;
         for (_, subscription) in self.of(SubscriptionKind::Usage(0)) {
@@ -88,7 +91,7 @@ impl Subscriptions {
         first
     }
 
-    /// The stream of this agent has ended: no sample comes from it any more.
+    /// Ends the wait for samples of an agent whose stream has ended.
     pub(super) fn end_usage_of_agent(&mut self, name: &Name) {
         let missing = Arc::new(AgentUsage::missing(DISCONNECTED));
         for (_, _, read) in self.reads() {
@@ -110,11 +113,11 @@ impl Subscriptions {
     ) {
         self.last_read += 1;
         let number = self.last_read;
-        let under_way: BTreeMap<Name, u64> = self
-            .reads()
-            .flat_map(|(_, _, read)| read.awaited.clone())
-            .collect_entries();
-        // Why an agent has no sample: it is an older program, or one of another implementation.
+        let mut open_requests = BTreeMap::new();
+        for (_, _, read) in self.reads() {
+            open_requests.extend(read.awaited.clone());
+        }
+        // An older program, or one of another implementation, has no samples.
         let missing = Arc::new(AgentUsage::missing("its agent does not tell"));
         let wanted = read.masks.named(USAGE);
         for (name, agent) in agents {
@@ -122,8 +125,8 @@ impl Subscriptions {
                 continue;
             }
             if agent.capabilities.tells_usage {
-                let joined = under_way.get(name).copied().unwrap_or(number);
-                read.awaited.insert(name.clone(), joined);
+                let request = open_requests.get(name).copied().unwrap_or(number);
+                read.awaited.insert(name.clone(), request);
             } else {
                 read.usage.insert(name.clone(), missing.clone());
             }
@@ -137,7 +140,7 @@ impl Subscriptions {
         if let Err(error) = self.add(SubscriptionKind::Usage(number), key, subscription) {
             return effects.refuse(key, error);
         }
-        // The samples of the others are on the way.
+        // The others have an open request.
         for (name, awaited) in &awaited {
             if *awaited == number {
                 effects.send_to_agent(name, FromServer::UsageRequest { number });
@@ -145,8 +148,8 @@ impl Subscriptions {
         }
     }
 
-    /// An agent has sent a sample. One that no read waits for is ignored. `has_state` returns
-    /// whether an instance is known.
+    /// Takes over a sample of an agent for the reads that wait for it. `has_state` returns whether an
+    /// instance is known.
     pub(crate) fn usage_reported(
         &mut self,
         name: &Name,
@@ -154,12 +157,11 @@ impl Subscriptions {
         mut usage: AgentUsage,
         has_state: impl Fn(&InstanceName) -> bool,
     ) {
-        usage.missing = None; // Only the server knows of a whole agent.
+        usage.missing = None; // Only the server decides that a whole agent has no sample.
         for (workload, ids) in &mut usage.workloads {
             ids.retain(|id, usage| {
                 if let Some(text) = &mut usage.missing {
-                    // Bytes kept of an agent's text why a workload has no values.
-                    text.truncate(text.floor_char_boundary(128));
+                    text.truncate(text.floor_char_boundary(MISSING_TEXT_MAX));
                 }
                 has_state(&InstanceName {
                     workload: (**workload).into(),
@@ -175,8 +177,7 @@ impl Subscriptions {
         }
     }
 
-    /// Ends the wait of the reads for which all samples have come or the time is over. Returns
-    /// them, the oldest first.
+    /// Ends the waits that are over. Returns all reads that wait for no sample, the oldest first.
     pub(crate) fn end_waits(&mut self, now: Instant) -> Vec<(SubscriptionKind, RequestKey)> {
         let mut ready = Vec::new();
         for (kind, key, read) in self.reads() {

@@ -188,7 +188,7 @@ fn a_workload_rolls_back_only_what_it_may_write_all_of() {
     for (id, expected) in [
         (
             "half@1",
-            "update 1 is also about what this workload may not write",
+            "update 1 has parts that this workload must not write",
         ),
         ("none@1", "Access denied"),
         ("whole@1", "UpdateStateSuccess"),
