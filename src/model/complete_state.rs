@@ -538,4 +538,43 @@ mod tests {
         assert_eq!(states.of_agent("B").count(), 0);
         assert!(states.node().at(&["A2", "w"]).is_some());
     }
+
+    #[test]
+    fn memory_of_a_workload_counts_all_that_a_user_chooses() {
+        let texts = |entries: &[(&str, &str)]| {
+            let owned = entries
+                .iter()
+                .map(|(key, text)| ((*key).to_owned(), (*text).to_owned()));
+            owned.collect::<BTreeMap<String, String>>()
+        };
+        assert_eq!(tags_bytes(&texts(&[])), 0);
+        assert_eq!(tags_bytes(&texts(&[("ab", "c"), ("d", "")])), 4 + 2 * ENTRY);
+        let mut workload = Workload::new("a", "bc", "def");
+        let mut expected = size_of::<Workload>() + 6;
+        assert_eq!(workload_bytes(&workload), expected);
+        workload.tags = texts(&[("ab", "c")]);
+        workload.configs = texts(&[("x", "y")]);
+        expected += 3 + 2 + 2 * ENTRY;
+        assert_eq!(workload_bytes(&workload), expected);
+        workload.files.push(File {
+            mount_point: "/m".to_owned(),
+            content: FileContent::BinaryData("data".to_owned()),
+        });
+        expected += 6 + ENTRY;
+        assert_eq!(workload_bytes(&workload), expected);
+        let rule = AccessRule::Log {
+            workload_names: vec!["web".to_owned()],
+        };
+        expected += rule_node(&rule).memory_bytes() + ENTRY;
+        workload
+            .control_interface_access
+            .deny_rules
+            .push(rule.clone());
+        assert_eq!(workload_bytes(&workload), expected);
+        expected += rule_node(&rule).memory_bytes() + ENTRY;
+        workload.control_interface_access.allow_rules.push(rule);
+        let needed = crate::workload::AddCondition::Running;
+        workload.dependencies.insert("db".to_owned(), needed);
+        assert_eq!(workload_bytes(&workload), expected + 2 + ENTRY);
+    }
 }

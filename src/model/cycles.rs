@@ -166,4 +166,20 @@ mod tests {
         }
         assert_eq!(find_from(&workloads, &[names[0].as_str().into()]), None);
     }
+
+    #[test]
+    fn text_of_a_long_cycle_leaves_out_its_middle() {
+        let text = |count: usize| {
+            let names: Vec<Name> = (0..count)
+                .map(|index| format!("{index}").as_str().into())
+                .collect();
+            cycle_text(&names)
+        };
+        let begin = "workload dependency '0' is part of a cycle. It is: ";
+        let shown = "0 -> 1 -> 2 -> 3 -> 4 -> 5 -> 6 -> 7 -> 8";
+        assert_eq!(text(1), format!("{begin}0 -> 0"));
+        assert_eq!(text(10), format!("{begin}{shown} -> 9 -> 0"));
+        assert_eq!(text(11), format!("{begin}{shown} -> ... -> 10 -> 0"));
+        assert_eq!(text(13), format!("{begin}{shown} -> ... -> 12 -> 0"));
+    }
 }

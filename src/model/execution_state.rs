@@ -434,4 +434,40 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn text_of_a_state_is_cut_between_characters() {
+        for (text, bytes, expected) in [
+            ("abc", 2, "ab"),
+            ("abc", 3, "abc"),
+            ("abc", 4, "abc"),
+            ("aä", 2, "a"),
+            ("", 0, ""),
+        ] {
+            let mut state = ExecutionState::with_info(Phase::Running, text);
+            state.cut_info(bytes);
+            assert_eq!(&*state.additional_info, expected, "{text} {bytes}");
+        }
+    }
+
+    #[test]
+    fn stopping_dependent_that_is_not_gone_allows_no_stop() {
+        let condition = DeleteCondition::NotPendingNorRunning;
+        let removed = ExecutionState::plain(Phase::Removed);
+        assert!(removed.fulfils_delete(condition));
+        assert!(removed.because(Reason::Gone).fulfils_delete(condition));
+        let running = ExecutionState::plain(Phase::Running);
+        assert!(!running.fulfils_delete(condition));
+        for (phase, ..) in Phase::ALL {
+            if !phase.is_stopping() {
+                continue;
+            }
+            let stopping = ExecutionState::plain(phase);
+            assert_eq!(
+                stopping.fulfils_delete(condition),
+                phase.fulfils_delete(condition)
+            );
+            assert!(!stopping.because(Reason::Gone).fulfils_delete(condition));
+        }
+    }
 }

@@ -124,4 +124,22 @@ mod tests {
             assert_eq!(UpdateCause::from_reason(reason), cause, "{reason}");
         }
     }
+
+    #[test]
+    fn phases_of_an_update_are_open_ended_or_superseded() {
+        use UpdatePhase::{Good, Kept, Replaced, Staging, Stuck, Trial, Undone, Withdrawn};
+        for (phase, is_open, is_superseded) in [
+            (Staging, true, false),
+            (Trial, true, false),
+            (Good, false, false),
+            (Kept, false, false),
+            (Undone, false, false),
+            (Stuck, false, false),
+            (Replaced, false, true),
+            (Withdrawn, false, true),
+        ] {
+            assert_eq!(phase.is_open(), is_open, "{phase}");
+            assert_eq!(phase.is_superseded(), is_superseded, "{phase}");
+        }
+    }
 }

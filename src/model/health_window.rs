@@ -231,7 +231,7 @@ pub struct HealthWindow {
     clocks: BTreeMap<Name, Duration>,
     /// When the first status changes without a report, or earlier.
     due: Option<Instant>,
-    /// Whether an instance has become healthy since the last [`Self::has_recovered`].
+    /// Whether an instance has become healthy since the last [`Self::take_recovery`].
     has_improved: bool,
 }
 

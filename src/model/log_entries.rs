@@ -138,4 +138,45 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn long_names_of_an_instance_count_in_the_size_of_a_message() {
+        let name = "n".repeat(63);
+        let instance = InstanceName::new(&name, "c", &name);
+        let entries = vec![LogEntry::line(instance, "x"); LOG_MESSAGE_MAX / 100];
+        let count = entries.len();
+        let messages = split(entries);
+        assert_eq!(messages.iter().map(Vec::len).sum::<usize>(), count);
+        for message in messages {
+            // The text and the names of an entry: 1, 63, 64 and 63 bytes.
+            assert!(message.len() * 191 <= LOG_MESSAGE_MAX, "{}", message.len());
+        }
+    }
+
+    #[test]
+    fn reason_without_a_log_is_read_back_from_its_entry() {
+        let instance = InstanceName::with_id("w", "id", "A");
+        let entry = no_log(instance.clone(), "it has ended");
+        assert_eq!(entry.message, "[no log: it has ended]");
+        assert_eq!(reason(&entry), "it has ended");
+        assert_eq!(reason(&LogEntry::line(instance, "[other]")), "[other]");
+    }
+
+    #[test]
+    fn dropped_lines_are_replaced_by_a_line_with_their_number() {
+        let instance = InstanceName::with_id("w", "id", "A");
+        for (lines, text) in [
+            (
+                1,
+                "[1 line not shown: they came faster than they were read]",
+            ),
+            (
+                2,
+                "[2 lines not shown: they came faster than they were read]",
+            ),
+        ] {
+            let expected = LogEntry::line(instance.clone(), text);
+            assert_eq!(dropped(instance.clone(), lines), expected);
+        }
+    }
 }

@@ -323,4 +323,71 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn masks_of_a_tree_are_those_that_it_was_made_of() {
+        let masks = MaskTree::new(["b", "a.c", "a.b.d", "b"]);
+        assert_eq!(
+            masks.masks(),
+            [vec!["a", "b", "d"], vec!["a", "c"], vec!["b"]]
+        );
+        assert!(masks.begins_with("a") && masks.begins_with(""));
+        assert!(!masks.begins_with("c") && !masks.begins_with("ab"));
+        assert_eq!(MaskTree::new([]).masks(), [[""; 0]; 0]);
+    }
+
+    #[test]
+    fn memory_of_a_tree_counts_each_key_with_its_list() {
+        let one = size_of::<Branch>() + BRANCH_OVERHEAD;
+        assert_eq!(MaskTree::new([]).bytes(), one);
+        assert_eq!(MaskTree::new(["ab.c", "ab.def"]).bytes(), 4 * one + 6);
+    }
+
+    #[test]
+    fn lookups_of_keys_are_counted() {
+        let masks = MaskTree::new(["a.b"]);
+        let counted = lookups(|| {
+            masks.named("a");
+            masks.named("b");
+        });
+        assert_eq!(counted, 2);
+    }
+
+    #[test]
+    fn request_with_too_many_overlapping_masks_is_refused() {
+        assert_eq!(MaskTree::of_request(&[]), Ok(None));
+        // Each level with a key and a wildcard doubles the overlap.
+        let mut overlapping = Vec::new();
+        for number in 0..32 {
+            let mut parts = Vec::new();
+            for level in 0..5 {
+                let is_key = number & (1 << level) != 0;
+                parts.push(if is_key { "a" } else { WILDCARD });
+            }
+            overlapping.push(parts.join("."));
+        }
+        assert_eq!(MaskTree::of_request(&overlapping), Err(TooMuchOverlap(32)));
+        let half: Vec<String> = overlapping.iter().take(16).cloned().collect();
+        assert!(MaskTree::of_request(&half).unwrap().is_some());
+    }
+
+    #[test]
+    fn wanted_part_of_a_state_has_only_what_masks_select() {
+        let leaf = || Node::text("x");
+        let state = || {
+            Node::map([
+                ("a", Node::map([("b", leaf()), ("c", leaf())])),
+                ("d", leaf()),
+            ])
+        };
+        for (mask, expected) in [
+            ("a.b", Some(Node::map([("a", Node::map([("b", leaf())]))]))),
+            ("d", Some(Node::map([("d", leaf())]))),
+            ("d.e", None),
+            ("e", None),
+        ] {
+            let taken = MaskTree::new([mask]).wanted().take(state());
+            assert_eq!(taken, expected, "{mask}");
+        }
+    }
 }

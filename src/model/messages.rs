@@ -408,3 +408,45 @@ impl LogEntry {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Node;
+
+    #[test]
+    fn memory_of_a_request_counts_what_the_sender_chooses() {
+        let text = size_of::<String>();
+        let instance = size_of::<InstanceName>();
+        let update = |new_state| {
+            RequestContent::UpdateState(UpdateState {
+                new_state,
+                masks: vec!["ab".to_owned()],
+                restart: vec!["web".to_owned(), String::new()],
+            })
+        };
+        let logs = LogsRequest {
+            instances: vec![
+                InstanceName::with_id("w", "id", "A"),
+                InstanceName::with_id("web", "id", "A"),
+            ],
+            since: Some("12".to_owned()),
+            until: Some("345".to_owned()),
+            ..LogsRequest::default()
+        };
+        let read = ReadState {
+            masks: vec!["abc".to_owned()],
+            subscribe: false,
+        };
+        for (content, expected) in [
+            (update(None), 3 * text + 5),
+            (update(Some(Ok(Node::text("1234")))), 3 * text + 9),
+            (update(Some(Err("why".to_owned()))), 3 * text + 8),
+            (RequestContent::CompleteState(read), text + 3),
+            (RequestContent::Logs(logs), 2 * instance + 5 + 10),
+            (RequestContent::RollBack(1), 0),
+        ] {
+            assert_eq!(content.memory_bytes(), expected, "{content:?}");
+        }
+    }
+}

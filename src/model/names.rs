@@ -281,4 +281,30 @@ mod tests {
         assert!(is_name(&"a".repeat(63)));
         assert!(!is_name(&"a".repeat(64)));
     }
+
+    #[test]
+    fn memory_of_an_instance_name_is_that_of_its_three_texts() {
+        assert_eq!(InstanceName::with_id("web", "id", "agent").bytes(), 10);
+    }
+
+    #[test]
+    fn names_of_commander_connections_are_recognised() {
+        for (name, expected) in [
+            ("cli-conn-1", true),
+            ("commander-conn-1", true),
+            ("agent_A", false),
+            ("my-cli-conn", false),
+            ("", false),
+        ] {
+            assert_eq!(is_of_commander(name), expected, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn alternatives_are_listed_with_a_word_before_the_last() {
+        assert_eq!(alternatives(&[]), "");
+        assert_eq!(alternatives(&["a"]), "a");
+        assert_eq!(alternatives(&["a", "b"]), "a or b");
+        assert_eq!(alternatives(&["a", "b", "c"]), "a, b or c");
+    }
 }

@@ -63,4 +63,11 @@ mod tests {
         }
         assert_eq!(nearest("B", ["A"]), None, "one letter");
     }
+
+    #[test]
+    fn most_similar_of_several_names_is_found_wherever_it_is() {
+        for known in [["runtimeXY", "runtimeX"], ["runtimeX", "runtimeXY"]] {
+            assert_eq!(nearest("runtime", known), Some("runtimeX"));
+        }
+    }
 }

@@ -403,4 +403,41 @@ mod tests {
         assert_eq!(waiting_reason(&waits), Reason::Dependency);
         assert_eq!(waiting_reason(&blocked), Reason::BlockedDependency);
     }
+
+    #[test]
+    fn reason_and_level_are_sent_unless_the_text_has_no_other() {
+        let waiting = Phase::PendingWaitingToStart;
+        let plain = ExecutionState::with_info(waiting, "just a text");
+        let text = ExecutionState::with_info(waiting, "prepared: INIT; waits for 'db' to run");
+        // An older program would read a reason and a level in this text.
+        assert_eq!(text.sent_reason(), Some(Reason::None));
+        assert_eq!(text.sent_level(), Some(PrepareLevel::None));
+        assert_eq!(plain.sent_level(), None);
+        let running = ExecutionState::plain(Phase::Running);
+        assert_eq!(running.sent_reason(), None);
+        assert_eq!(running.sent_level(), None);
+        let ready = running.because(Reason::Ready);
+        assert_eq!(ready.sent_reason(), Some(Reason::Ready));
+        let prepared = ExecutionState::from_text(waiting, "prepared: INIT");
+        assert_eq!(prepared.sent_level(), Some(PrepareLevel::Init));
+    }
+
+    #[test]
+    fn reasons_of_the_lifecycle_block_are_those_of_its_checks() {
+        let of_lifecycle = [
+            Reason::Inactive,
+            Reason::Precondition,
+            Reason::PreparationFailed,
+            Reason::Ready,
+            Reason::Alive,
+            Reason::Gone,
+        ];
+        for reason in Reason::ALL {
+            assert_eq!(
+                reason.is_of_lifecycle(),
+                of_lifecycle.contains(&reason),
+                "{reason}"
+            );
+        }
+    }
 }

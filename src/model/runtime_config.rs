@@ -464,4 +464,37 @@ mod tests {
         assert!(Arc::ptr_eq(&read, &config.clone().read(&podman)) && read.joins_pod());
         assert!(config.read(&kube).engine.is_err() && config.read(&podman).engine.is_ok());
     }
+
+    #[test]
+    fn option_for_a_pod_is_found_in_both_of_its_forms() {
+        for (options, expected) in [
+            ("--pod, p", true),
+            ("--pod=p", true),
+            ("--name=x, --pod=p", true),
+            ("--pods=p", false),
+            ("--name, x", false),
+            ("", false),
+        ] {
+            let text = format!("image: x\ncommandOptions: [{options}]");
+            let config = ReadConfig::of(&"podman".into(), &text);
+            assert_eq!(config.joins_pod(), expected, "{options}");
+        }
+        let kube = ReadConfig::of(&"podman-kube".into(), "manifest: 'kind: Pod'");
+        assert!(!kube.joins_pod());
+    }
+
+    #[test]
+    fn manifest_of_pods_that_becomes_too_large_is_refused() {
+        let items = "x, ".repeat(1000);
+        let aliases = "*a, ".repeat(1000);
+        let text = format!("manifest: |\n  a: &a [{items}]\n  b: [{aliases}]\n");
+        let error = ReadConfig::of(&"podman-kube".into(), &text)
+            .engine
+            .unwrap_err();
+        assert!(error.contains("the YAML text becomes more than"), "{error}");
+        // What only podman can read is left to podman.
+        let kube = KubeConfig::read("manifest: '['\ncontrolInterfaceTarget: ~\n").unwrap();
+        assert_eq!(kube.control_interface_target, None);
+        assert!(kube.checked().is_ok());
+    }
 }

@@ -107,3 +107,16 @@ impl AgentUsage {
 fn is_default(node: &NodeUsage) -> bool {
     *node == NodeUsage::default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agent_without_a_sample_has_the_reason() {
+        let missing = AgentUsage::missing("no answer");
+        assert_eq!(missing.missing.as_deref(), Some("no answer"));
+        let expected = Node::map([("missing", Node::text("no answer"))]);
+        assert_eq!(missing.node(), expected);
+    }
+}

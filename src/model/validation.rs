@@ -449,4 +449,17 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn first_character_that_no_mount_can_contain_is_found() {
+        for (path, expected) in [
+            ("/etc/a b.conf", None),
+            ("/etc/a,b\"", Some(',')),
+            ("/etc/\"", Some('"')),
+            ("/etc/\n", Some('\n')),
+            ("", None),
+        ] {
+            assert_eq!(unfit_for_mount(path), expected, "{path:?}");
+        }
+    }
 }

@@ -555,3 +555,58 @@ fn whatever_is_allowed_shows_and_changes_nothing_that_is_denied() {
         "{allowed_count} requests, {shown_count} fields"
     );
 }
+
+#[test]
+fn update_with_restarts_needs_a_rule_for_both_of_its_parts() {
+    let of_web = state_rule(Operation::Write, &["desiredState.workloads.web"]);
+    let rules = authorizer(vec![of_web], Vec::new());
+    let request = |new_state, masks: &[&str], restart: &[&str]| {
+        RequestContent::UpdateState(UpdateState {
+            new_state,
+            masks: owned(masks),
+            restart: owned(restart),
+        })
+    };
+    let state = || Some(Ok(Node::empty()));
+    let web = "desiredState.workloads.web";
+    let other = "desiredState.workloads.other";
+    let not_allowed = |mask: &str| Err(Denial::NotAllowed(mask.to_owned()));
+    assert_eq!(rules.check(&request(state(), &[web], &["web"])), Ok(()));
+    assert_eq!(rules.check(&request(None, &[], &["web"])), Ok(()));
+    assert_eq!(
+        rules.check(&request(state(), &[other], &["web"])),
+        not_allowed(other)
+    );
+    assert_eq!(
+        rules.check(&request(state(), &[web], &["other"])),
+        not_allowed(other)
+    );
+    assert_eq!(rules.check(&request(None, &[], &[])), not_allowed(""));
+}
+
+#[test]
+fn masks_of_a_subscription_must_all_be_allowed() {
+    let of_web = state_rule(Operation::Read, &["desiredState.workloads.web"]);
+    let rules = authorizer(vec![of_web], Vec::new());
+    let tree = |masks: &[&str]| MaskTree::new(masks.iter().copied());
+    let web = "desiredState.workloads.web.agent";
+    let other = "desiredState.workloads.other";
+    assert_eq!(rules.check_read(Some(&tree(&[web]))), Ok(()));
+    assert_eq!(
+        rules.check_read(Some(&tree(&[web, other]))),
+        Err(Denial::NotAllowed(other.to_owned()))
+    );
+    assert_eq!(
+        rules.check_read(None),
+        Err(Denial::NotAllowed(String::new()))
+    );
+}
+
+#[test]
+fn each_comparison_of_a_name_takes_one_step() {
+    let patterns = NamePatterns::of(&[log_rule(&["a", "b*", "c*"])]);
+    let mut steps = Steps(4);
+    assert_eq!(patterns.matching("x", &mut steps), Ok(None));
+    assert_eq!(steps.0, 1);
+    assert_eq!(patterns.matching("x", &mut steps), Err(Denial::TooMuch));
+}

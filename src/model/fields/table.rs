@@ -254,3 +254,108 @@ pub fn selects_nothing(path: &[&str]) -> Option<String> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Node;
+
+    fn parts(mask: &str) -> Vec<&str> {
+        mask.split('.').collect()
+    }
+
+    #[test]
+    fn path_to_a_value_is_accepted() {
+        for mask in [
+            "desiredState.apiVersion",
+            "desiredState.workloads.w.agent",
+            "desiredState.workloads.w.tags.any",
+            "desiredState.workloads.*.agent",
+            "desiredState.configs.c",
+            "desiredState.configs.c.any.depth",
+            "desiredState.*",
+            "workloadStates.A.w.id.state",
+            "agents.A.tags.zone",
+            "agents.A.status.cpuUsage",
+        ] {
+            assert_eq!(has_no_value(&parts(mask)), None, "{mask}");
+        }
+    }
+
+    #[test]
+    fn path_to_a_group_is_refused_with_the_path_that_was_meant() {
+        for (mask, whole) in [
+            ("workloadStates.state", "workloadStates.*.*.*.state"),
+            ("workloadStates.A.state", "workloadStates.A.*.*.state"),
+            (
+                "desiredState.workloads.agent",
+                "desiredState.workloads.*.agent",
+            ),
+        ] {
+            let expected =
+                format!("'{mask}' is a group of fields and has no value; write '{whole}'");
+            assert_eq!(has_no_value(&parts(mask)), Some(expected));
+        }
+        for mask in [
+            "desiredState",
+            "desiredState.workloads",
+            "desiredState.workloads.w",
+            "desiredState.workloads.w.tags",
+            "desiredState.workloads.w.files",
+            "desiredState.workloads.w.tags.any.deeper",
+            "agents.A.status",
+            "workloadStates.A.w.id",
+        ] {
+            let expected = format!("'{mask}' is a group of fields or a list and has no value");
+            assert_eq!(has_no_value(&parts(mask)), Some(expected));
+        }
+    }
+
+    #[test]
+    fn mask_that_selects_nothing_is_refused_with_the_unknown_part() {
+        for (mask, expected) in [
+            (
+                "desiredstate",
+                "no part of the state is called 'desiredstate', did you mean 'desiredState'?",
+            ),
+            (
+                "desiredState.workload.w",
+                "no part of 'desiredState' is called 'workload', did you mean 'workloads'?",
+            ),
+            (
+                "desiredState.workloads..agent",
+                "no part of 'desiredState.workloads' is called ''",
+            ),
+            (
+                "desiredState.workloads.w.agent.x",
+                "no part of 'desiredState.workloads.w.agent' is called 'x'",
+            ),
+            (
+                "workloadStates.A.w.state",
+                "the id of the instance is missing before 'state'; write \
+                 'workloadStates.A.w.*.state'",
+            ),
+        ] {
+            assert_eq!(selects_nothing(&parts(mask)).as_deref(), Some(expected));
+            assert_eq!(has_no_value(&parts(mask)).as_deref(), Some(expected));
+        }
+        for mask in [
+            "desiredState",
+            "desiredState.*",
+            "desiredState.workloads.w",
+            "desiredState.workloads.w.files.any",
+            "workloadStates.A.w.id",
+        ] {
+            assert_eq!(selects_nothing(&parts(mask)), None, "{mask}");
+        }
+    }
+
+    #[test]
+    fn type_of_a_rule_chooses_its_fields() {
+        let rules = Kind::OneOf(&RULES);
+        let of_type = |name: &str| rules.object(&Node::map([(TYPE, Node::text(name))]));
+        assert!(of_type(LOG_RULE).unwrap().field("workloadNames").is_some());
+        assert!(of_type(STATE_RULE).unwrap().field("operation").is_some());
+        assert!(of_type("other").is_none());
+    }
+}

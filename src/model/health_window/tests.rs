@@ -470,3 +470,66 @@ fn merged_updates_keep_the_strictest_and_earliest_terms() {
     rig.wait(DEADLINE / 2);
     assert_eq!(rig.failed().len(), 1);
 }
+
+#[test]
+fn clock_of_an_instance_goes_on_after_its_agent_was_away() {
+    let mut rig = Rig::new(&[member("a")]);
+    rig.report("a", Phase::PendingStarting, "");
+    rig.wait(DEADLINE - HEALTHY);
+    rig.trial.agent_left("A", rig.clock.now());
+    rig.wait(DEADLINE);
+    assert_eq!(rig.failed(), [""; 0]);
+    rig.trial.agent_came("A", rig.clock.now());
+    rig.wait(HEALTHY);
+    assert_eq!(rig.failed().len(), 1);
+}
+
+#[test]
+fn clock_of_an_instance_begins_again_when_it_was_healthy() {
+    let mut rig = Rig::new(&[member("a"), member("b")]);
+    rig.wait(DEADLINE - HEALTHY * 2);
+    rig.report("a", Phase::Running, "");
+    rig.report("b", Phase::Running, "");
+    rig.wait(HEALTHY - Duration::from_secs(1));
+    rig.report("b", Phase::FailedExecFailed, "Exit code: '1'");
+    rig.report("b", Phase::Running, "");
+    rig.wait(Duration::from_secs(1));
+    assert_eq!(rig.trial.waits_for(), ["b"]);
+    rig.report("a", Phase::FailedExecFailed, "Exit code: '1'");
+    rig.wait(HEALTHY * 2);
+    assert_eq!(
+        rig.failed(),
+        [""; 0],
+        "only 'a' is not healthy, with a new clock"
+    );
+    assert_eq!(rig.trial.waits_for(), ["a"]);
+    rig.wait(DEADLINE - HEALTHY * 2);
+    assert_eq!(rig.failed().len(), 1);
+}
+
+#[test]
+fn failure_of_an_instance_undoes_only_with_rollback() {
+    let kept = Member {
+        on_failure: OnFailure::Keep,
+        ..member("kept")
+    };
+    let rig = Rig::new(&[member("a"), kept]);
+    assert!(rig.trial.would_undo(&instance("a")));
+    assert!(!rig.trial.would_undo(&InstanceName::new("a", "other", "A")));
+    assert!(!rig.trial.would_undo(&instance("kept")));
+    assert!(!rig.trial.would_undo(&instance("unknown")));
+}
+
+#[test]
+fn lost_agent_is_no_recovery_but_health_after_it_is() {
+    let mut rig = Rig::new(&[member("a")]);
+    rig.report("a", Phase::Running, "");
+    rig.wait(HEALTHY);
+    assert!(rig.trial.take_recovery());
+    rig.trial.agent_left("A", rig.clock.now());
+    assert!(rig.trial.is_settled() && !rig.trial.take_recovery());
+    rig.trial.agent_came("A", rig.clock.now());
+    rig.report("a", Phase::Running, "");
+    rig.wait(HEALTHY);
+    assert!(rig.trial.take_recovery());
+}

@@ -541,3 +541,25 @@ fn a_line_of_the_block_is_found_in_the_manifest() {
         None
     );
 }
+
+#[test]
+fn longest_timeout_of_a_probe_is_accepted() {
+    for (timeout, is_accepted) in [(60_000, true), (60_001, false)] {
+        let alive = format!("alive: {{ tcp: {{ port: 1 }}, timeoutMs: {timeout} }}");
+        assert_eq!(read(&alive).is_ok(), is_accepted, "{timeout}");
+    }
+}
+
+#[test]
+fn line_of_a_block_is_found_below_at_most_three_empty_lines() {
+    for (empty, expected) in [(0, Some(2)), (3, Some(5)), (4, None)] {
+        let manifest = format!("runtimeConfig: |\n{}  image: x\n", "\n".repeat(empty));
+        let begins = Location {
+            line: 1,
+            column: 16,
+        };
+        let at = Location { line: 1, column: 1 };
+        let found = place_in_manifest(&manifest, begins, "image: x", at);
+        assert_eq!(found.map(|place| place.line), expected, "{empty}");
+    }
+}

@@ -72,3 +72,26 @@ fn bytes_of_texts_are_counted_at_every_depth() {
     assert_eq!(node.text_bytes(), 5);
     assert_eq!(Node::Number(7).text_bytes(), 0);
 }
+
+#[test]
+fn memory_of_a_tree_counts_texts_keys_and_entries() {
+    assert_eq!(Node::text("abc").memory_bytes(), 3);
+    assert_eq!(Node::Number(7).memory_bytes(), 0);
+    let list = Node::List(vec![Node::text("ab"), Node::Number(7)]);
+    assert_eq!(list.memory_bytes(), 2 * size_of::<Node>() + 2);
+    let map = Node::map([
+        ("a", Node::text("x")),
+        ("bc", list.clone()),
+        ("d", Node::Number(1)),
+    ]);
+    // Three entries have room for a fourth.
+    let entries = 4 * size_of::<(Key, Node)>();
+    let texts = "abcd".len() + "x".len();
+    assert_eq!(map.memory_bytes(), entries + texts + list.memory_bytes());
+}
+
+#[test]
+fn number_is_read_only_from_a_count() {
+    assert_eq!(Node::Number(7).as_number(), Some(7));
+    assert_eq!(Node::text("7").as_number(), None);
+}

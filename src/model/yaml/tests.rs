@@ -455,3 +455,31 @@ fn aliases_within_the_bound_are_followed() {
         [Some("x"), Some("y")]
     );
 }
+
+#[test]
+fn scalar_that_does_not_fit_its_tag_is_refused() {
+    for (text, expected) in [
+        ("!!null x", "invalid value, expected null"),
+        ("!!bool x", "invalid value, expected a boolean"),
+        ("!!int x", "invalid value, expected an integer"),
+        ("!!float x", "invalid value, expected a float"),
+    ] {
+        let message = whole(text).unwrap_err().message;
+        assert!(message.contains(expected), "{text}: {message}");
+    }
+    for text in [
+        "!!null ~",
+        "!!bool true",
+        "!!int 1",
+        "!!float 1",
+        "!!float 1.5",
+    ] {
+        assert!(whole(text).is_ok(), "{text}");
+    }
+}
+
+#[test]
+fn character_that_is_not_allowed_is_refused_with_its_position() {
+    let message = whole("ab\u{1}").unwrap_err().message;
+    assert!(message.contains(" at position 2"), "{message}");
+}

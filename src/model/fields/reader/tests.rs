@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fields::table::STATE;
+use crate::runtime_config::CONTAINER;
 use crate::yaml::{self, Origin};
 
 fn violations(text: &str) -> Vec<String> {
@@ -268,4 +269,34 @@ fn access_rules() {
     };
     assert_eq!(log_rule(&"x".repeat(64)), [""; 0]);
     assert_eq!(log_rule(&"x".repeat(65)).len(), 1);
+}
+
+fn reading(text: &str, object: &'static Object, rules: Rules) -> Reading {
+    let root = yaml::read(text, Origin::Own).unwrap().root;
+    read(&root, object, rules)
+}
+
+#[test]
+fn problems_above_the_bound_are_only_counted() {
+    for (count, more) in [(20, 0), (21, 1), (25, 5)] {
+        let mut text = "apiVersion: v1\nworkloads:\n".to_owned();
+        for number in 0..count {
+            text.push_str(&format!("  w{number}: 1\n"));
+        }
+        let found = reading(&text, &STATE, Rules::Manifest);
+        assert_eq!(found.problems.len(), MANIFEST_WARNINGS_MAX, "{count}");
+        assert_eq!(found.more_problems, more, "{count}");
+    }
+}
+
+#[test]
+fn unknown_keys_are_bounded_only_in_texts_of_engines() {
+    let mut text = "apiVersion: v1\nimage: x\n".to_owned();
+    for number in 0..25 {
+        text.push_str(&format!("own{number}: 1\n"));
+    }
+    let engine = reading(&text, &CONTAINER, Rules::Engine);
+    assert_eq!(engine.unknown.len(), MANIFEST_WARNINGS_MAX);
+    let manifest = reading(&text, &STATE, Rules::Manifest);
+    assert_eq!(manifest.unknown.len(), 26); // With the image.
 }
