@@ -435,7 +435,7 @@ mod tests {
         for reason in Reason::ALL {
             assert_eq!(
                 reason.is_of_lifecycle(),
-                of_lifecycle.contains(&reason),
+                of_lifecycle.contains(reason),
                 "{reason}"
             );
         }
