@@ -11,7 +11,7 @@ use super::output::{Output, WARNING, all_lines, document, object, one_line, valu
 use super::rows::{self, Reasons, entries, text};
 use super::session::{Incoming, ServerLink};
 use super::top::{duration, sample_text, size};
-use super::update::updates;
+use super::update::{KnownUpdate, updates};
 use ankaios_model::messages::LogsRequest;
 use ankaios_model::names::InstanceName;
 use ankaios_model::node::Node;
@@ -232,7 +232,7 @@ fn last_changes(name: &str, state: &Node) -> Vec<String> {
 
 /// The newest guarded update of a workload, its phase and reason.
 fn last_update(name: &str, state: &Node) -> String {
-    for (id, update) in updates(state).into_iter().rev() {
+    for KnownUpdate { id, node: update } in updates(state).into_iter().rev() {
         if update.at(&["workloads", name]).is_none() {
             continue;
         }

@@ -25,7 +25,7 @@ use std::time::Duration;
 /// The part of the state that says which workloads use which configs.
 const USERS_MASK: &str = "desiredState.workloads.*.configs";
 
-/// A comparison of large texts that takes longer is ended: what is left is shown as replaced.
+/// Longest comparison of large texts. After that, all further lines are shown as replaced.
 const TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Equal lines around those that differ.
@@ -48,21 +48,19 @@ pub(crate) fn print(
     output: &mut Output,
 ) -> Result<ExitCode> {
     let switch = modes::leave_out(&mut update, link)?;
+    // First read the objects. Without masks everything would be read.
     let mut masks: Vec<&str> = update.masks.iter().map(String::as_str).collect();
-    if masks
-        .iter()
-        .any(|mask| mask.starts_with("desiredState.configs."))
-    {
+    let mut parts = masks.iter();
+    if parts.any(|mask| mask.starts_with("desiredState.configs.")) {
         masks.push(USERS_MASK);
     }
-    // Without masks everything would be read.
-    let state = if masks.is_empty() {
-        Node::empty()
-    } else {
+    let mut state = Node::empty();
+    if !masks.is_empty() {
         masks.push(WARNING);
-        link.complete_state(&masks)?
-    };
+        state = link.complete_state(&masks)?;
+    }
     output.warn_of_storage(&state);
+    // Then warn about the consequences of an apply.
     let differences = Differences::of(&update, &state);
     if let Some(text) = switch {
         output.warn(format_args!(
@@ -79,29 +77,29 @@ pub(crate) fn print(
         let masks = [&rows::MASKS[..], &rows::CONFIG_MASKS[..]].concat();
         let reasons = Reasons::new(&link.complete_state(&masks)?);
         let is_deletion = update.new_state == Node::empty();
-        let restart = if is_deletion {
+        let remedy = if is_deletion {
             ""
         } else {
             "use 'ank apply --restart-dependents', or "
         };
-        if let Some(text) = reasons.held_up(&ending, &ending, |_| restart.to_owned()) {
+        if let Some(blocked) = reasons.blocked_stops(&ending, &ending) {
+            let text = blocked.text(remedy);
             output.warn(format_args!("when it is applied, {text}"));
         }
     }
-    match format {
-        Format::Json => output.result(&document(&differences.json(), format, false))?,
-        _ => {
-            output.coloured_result(differences.lines())?;
-            for line in differences.summary() {
-                output.status(&line)?;
-            }
+    // Finally print the differences.
+    if format == Format::Json {
+        output.result(&document(&differences.json(), format, false))?;
+    } else {
+        output.coloured_result(differences.lines())?;
+        for line in differences.summary() {
+            output.status(&line)?;
         }
     }
-    Ok(if differences.objects.is_empty() {
-        ExitCode::Success
-    } else {
-        ExitCode::Different
-    })
+    if differences.objects.is_empty() {
+        return Ok(ExitCode::Success);
+    }
+    Ok(ExitCode::Different)
 }
 
 /// An object that is not the same before and after an update.
@@ -185,10 +183,10 @@ impl Differences {
         let mut counts = Vec::new();
         for action in ["add", "change", "delete"] {
             let mut some = Vec::new();
-            for (part, what) in [("workloads", "workload"), ("configs", "config")] {
+            for (part, object) in [("workloads", "workload"), ("configs", "config")] {
                 let number = self.count(part, action);
                 if number > 0 {
-                    some.push(counted(number, what));
+                    some.push(counted(number, object));
                 }
             }
             if !some.is_empty() {
@@ -210,10 +208,13 @@ impl Differences {
     }
 
     fn count(&self, part: &str, action: &str) -> usize {
-        let objects = self.objects.iter();
-        objects
-            .filter(|object| object.part == part && object.action() == action)
-            .count()
+        let mut count = 0;
+        for object in &self.objects {
+            if object.part == part && object.action() == action {
+                count += 1;
+            }
+        }
+        count
     }
 }
 
@@ -226,13 +227,12 @@ impl Difference {
             [_, part @ "workloads", name] => (part, Kind::Object(&WORKLOAD), name),
             _ => return None,
         };
-        let object = |state: &Node| {
-            let mut node = state.at(&path)?.clone();
-            omit_empty(&mut node, kind); // An empty container means the same as none.
-            Some(node)
-        };
-        let old = object(old);
-        let new = object(new);
+        let mut old = old.at(&path).cloned();
+        let mut new = new.at(&path).cloned();
+        // An empty container means the same as none.
+        for node in [&mut old, &mut new].into_iter().flatten() {
+            omit_empty(node, kind);
+        }
         if old == new {
             return None;
         }
@@ -261,8 +261,8 @@ impl Difference {
             return object([action, ("new", value(new)), ("old", value(old))]);
         }
         let mut names = BTreeSet::new();
-        names.extend(entries(old).map(|(name, _)| name));
-        names.extend(entries(new).map(|(name, _)| name));
+        names.extend(rows::names(old));
+        names.extend(rows::names(new));
         let mut fields = Vec::new();
         for name in names {
             let old = old.and_then(|node| node.get(name));
@@ -298,17 +298,16 @@ impl Difference {
             for part in hunk {
                 let is_equal = part.tag() == DiffTag::Equal;
                 for line in &old[part.old_range()] {
-                    shown.push(if is_equal {
-                        coloured("", format!(" {line}"))
+                    if is_equal {
+                        shown.push(coloured("", format!(" {line}")));
                     } else {
-                        coloured(OLD, format!("-{line}"))
-                    });
+                        shown.push(coloured(OLD, format!("-{line}")));
+                    }
                 }
-                if is_equal {
-                    continue;
-                }
-                for line in &new[part.new_range()] {
-                    shown.push(coloured(NEW, format!("+{line}")));
+                if !is_equal {
+                    for line in &new[part.new_range()] {
+                        shown.push(coloured(NEW, format!("+{line}")));
+                    }
                 }
             }
         }
@@ -329,7 +328,7 @@ fn coloured(colour: &'static str, text: String) -> ColouredLine {
     ColouredLine { colour, text }
 }
 
-/// Lines as a unified diff names them; of no lines the one before them.
+/// The range of a unified diff; for no lines it begins with the line before them.
 fn range(lines: &Range<usize>) -> String {
     format!("{},{}", lines.start + lines.len().min(1), lines.len())
 }

@@ -1,12 +1,11 @@
-//! Rows of workload tables: what a complete state has about each instance, and why it does not
-//! start or stop yet. The server reports only that a workload waits; which others it waits for
-//! follows from the dependencies.
+//! Rows of workload tables: the instances of a complete state, and why they do not start or stop
+//! yet. The server reports only that a workload waits; the names of the others follow from the
+//! dependencies.
 //!
 //! Thread: `main`, plain values.
 
 use super::args::Format;
 use super::output::{Column, View, one_line, some_of};
-use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::execution_state::{ExecutionState, PARTS_SEPARATOR, Phase, WorkloadState};
 use ankaios_model::lifecycle;
 use ankaios_model::names::{InstanceName, of_workload};
@@ -33,21 +32,21 @@ pub(crate) const MASKS: [&str; 8] = [
 /// The cells of one instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Row {
-    /// Empty when it is unknown, for example of a workload that was deleted.
+    /// Empty if it is unknown, for example of a deleted workload.
     pub(crate) runtime: String,
-    /// `None` for one of a newer server.
+    /// `None` for a phase of a newer server.
     pub(crate) phase: Option<Phase>,
-    /// As it is shown, for example `Running(Ok)`.
+    /// The text for people, for example `Running(Ok)`.
     pub(crate) state: String,
-    /// Why it is in this state, where programs decide by that.
+    /// The reason of the state, for decisions of programs.
     pub(crate) reason: Reason,
-    /// How far its start is prepared while it waits.
+    /// The prepared part of its start while it waits.
     pub(crate) prepared: PrepareLevel,
     /// One line of any length.
     pub(crate) info: String,
-    /// How long it has been running; empty when that is unknown.
+    /// Time since its start; empty if that is unknown.
     pub(crate) age: String,
-    /// How often it was started after the first time; empty when that is unknown.
+    /// Number of starts after the first one; empty if that is unknown.
     pub(crate) restarts: String,
 }
 
@@ -69,16 +68,37 @@ impl Row {
         Some(state)
     }
 
-    /// Whether it has not ended, and is not left out.
+    /// Returns whether it has not ended, and is scheduled.
     fn may_run(&self) -> bool {
         let mut ends = ["Succeeded", "Failed", "NotScheduled"].iter();
         !ends.any(|end| self.state.starts_with(end))
     }
 
-    /// Whether the phase fulfils a condition.
+    /// Returns whether the phase fulfils a condition.
     pub(crate) fn fulfils(&self, condition: &str) -> bool {
-        let both = self.phase.zip(AddCondition::parse(condition));
-        both.is_some_and(|(phase, condition)| phase.fulfils_add(condition))
+        let Some(phase) = self.phase else {
+            return false;
+        };
+        match AddCondition::parse(condition) {
+            Some(condition) => phase.fulfils_add(condition),
+            None => false,
+        }
+    }
+
+    /// Returns whether it is stopped, not relevant on its node, or outside of the current mode.
+    fn is_inactive(&self) -> bool {
+        matches!(
+            self.reason,
+            Reason::Inactive | Reason::NotInMode | Reason::Stopped
+        )
+    }
+
+    /// Returns whether it keeps a workload from being stopped that it needs.
+    fn blocks_stop(&self) -> bool {
+        match self.phase {
+            Some(phase) => !phase.fulfils_delete(DeleteCondition::NotPendingNorRunning),
+            None => false,
+        }
     }
 }
 
@@ -141,12 +161,28 @@ pub(crate) fn entries(node: Option<&Node>) -> impl Iterator<Item = (&str, &Node)
     node.and_then(Node::as_map).into_iter().flatten()
 }
 
+/// The keys of a map; none when it is missing.
+pub(crate) fn names(node: Option<&Node>) -> impl Iterator<Item = &str> + Clone {
+    entries(node).map(|(name, _)| name)
+}
+
+/// The agent of the workload called `name`; empty if the workload does not exist. The effective
+/// state comes first: there a templated agent has its final name.
+pub(crate) fn agent_of<'s>(state: &'s Node, name: &str) -> &'s str {
+    for part in ["effectiveState", "desiredState"] {
+        if let Some(agent) = state.at(&[part, "workloads", name, "agent"]) {
+            return text(agent, &[]);
+        }
+    }
+    ""
+}
+
 /// The text at `path`; empty where there is none.
 pub(crate) fn text<'n>(node: &'n Node, path: &[&str]) -> &'n str {
     node.at(path).and_then(Node::as_text).unwrap_or_default()
 }
 
-/// Whether a workload has each of `tags` with this value.
+/// Returns whether a workload has each of `tags` with this value.
 pub(crate) fn has_tags(workload: &Node, tags: &[(String, String)]) -> bool {
     for (key, value) in tags {
         let tag = workload.at(&["tags", key]).and_then(Node::as_text);
@@ -157,28 +193,30 @@ pub(crate) fn has_tags(workload: &Node, tags: &[(String, String)]) -> bool {
     true
 }
 
-/// What a part of the state has about each instance, below agent, workload and id.
+/// The instances in a part of the state with their nodes, which are below agent, workload and id.
 pub(crate) fn instances(part: Option<&Node>) -> impl Iterator<Item = (InstanceName, &Node)> {
-    entries(part).flat_map(|(agent, workloads)| {
-        entries(Some(workloads)).flat_map(move |(workload, ids)| {
-            entries(Some(ids))
-                .map(move |(id, node)| (InstanceName::with_id(workload, id, agent), node))
-        })
-    })
+    let mut instances = Vec::new();
+    for (agent, workloads) in entries(part) {
+        for (workload, ids) in entries(Some(workloads)) {
+            for (id, node) in entries(Some(ids)) {
+                instances.push((InstanceName::with_id(workload, id, agent), node));
+            }
+        }
+    }
+    instances.into_iter()
 }
 
-/// What is shown of instances, in the order of `rows`.
+/// The view of instances, in the order of `rows`.
 pub(crate) fn view<'r>(
     format: Format,
     rows: impl IntoIterator<Item = (&'r InstanceName, Row)>,
 ) -> View {
     let blank = fields(&InstanceName::with_id("", "", ""), &Row::default());
-    View::new(
-        format,
-        &blank,
-        rows.into_iter()
-            .map(|(instance, row)| fields(instance, &row)),
-    )
+    let mut shown = Vec::new();
+    for (instance, row) in rows {
+        shown.push(fields(instance, &row));
+    }
+    View::new(format, &blank, shown)
 }
 
 fn fields(instance: &InstanceName, row: &Row) -> Vec<Column> {
@@ -212,11 +250,31 @@ pub(crate) type Needs = BTreeMap<String, BTreeMap<String, String>>;
 pub(crate) struct Reasons {
     pub(crate) rows: BTreeMap<InstanceName, Row>,
     needs: Needs,
-    /// Workloads that are restarted with those that they need, so far as their configurations are
-    /// in the state: they end by themselves.
+    /// The workloads that are restarted with those that they need, as far as their configurations
+    /// are in the state: they end by themselves.
     restarted: BTreeSet<String>,
-    /// Those before an update: a deleted workload waits for the end of those that needed it.
+    /// The dependencies before an update: a deleted workload waits for the end of its dependents.
     pub(crate) needed_before: Needs,
+}
+
+/// Workloads whose dependents block their stop.
+pub(crate) struct BlockedStops<'s> {
+    dependents_of: BTreeMap<&'s str, BTreeSet<&'s str>>,
+    /// The dependents of all of them, sorted.
+    pub(crate) dependents: Vec<&'s str>,
+}
+
+impl BlockedStops<'_> {
+    /// The text for people, which ends with a `remedy` before another one.
+    pub(crate) fn text(&self, remedy: &str) -> String {
+        let mut texts = Vec::new();
+        for (name, dependents) in &self.dependents_of {
+            let end = end_of(dependents.iter().copied());
+            texts.push(format!("'{name}' waits for {end}"));
+        }
+        let text = some_of(texts.iter().map(String::as_str));
+        format!("{text}: {remedy}delete or change what needs it")
+    }
 }
 
 impl Reasons {
@@ -237,60 +295,46 @@ impl Reasons {
         is_known
     }
 
-    /// Whether a workload waits for one that is stopped, not relevant on its node or outside of the
-    /// current mode, directly or not: only a client or a new start of that agent can change this.
+    /// Returns whether a workload waits for one that is stopped, not relevant on its node or outside
+    /// of the current mode, directly or not: only a client or a new start of that agent can change
+    /// this.
     pub(crate) fn waits_for_inactive(&self, name: &str) -> bool {
         let mut open = vec![name];
         let mut seen = BTreeSet::new();
         while let Some(name) = open.pop() {
-            for (needed, condition) in self.needs.get(name).into_iter().flatten() {
-                if self.rows_of(needed).any(|row| row.fulfils(condition)) {
+            for (needed, condition) in self.needs_of(name) {
+                if self.is_met(needed, condition) {
                     continue;
                 }
-                let is_inactive = |row: &Row| {
-                    matches!(
-                        row.reason,
-                        Reason::Inactive | Reason::NotInMode | Reason::Stopped
-                    )
-                };
-                if self.rows_of(needed).any(is_inactive) {
-                    return true;
-                }
-                let waits = self
-                    .rows_of(needed)
-                    .any(|row| row.phase == Some(Phase::PendingWaitingToStart));
-                if waits && seen.insert(needed) {
-                    open.push(needed);
+                for row in self.rows_of(needed) {
+                    if row.is_inactive() {
+                        return true;
+                    }
+                    if row.phase == Some(Phase::PendingWaitingToStart) && seen.insert(needed) {
+                        open.push(needed);
+                    }
                 }
             }
         }
         false
     }
 
-    /// The row of an instance, with what it waits for in its info.
+    /// The row of an instance; its info has the names of the workloads that it waits for.
     pub(crate) fn explained(&self, instance: &InstanceName) -> Row {
         let name = &*instance.workload;
         let row = self.rows.get(instance).cloned().unwrap_or_default();
         let mut waits = match row.phase {
             Some(Phase::PendingWaitingToStart) => self.unmet(name),
-            Some(Phase::StoppingWaitingToStop) => {
-                let dependents = Vec::from_iter(self.dependents(&BTreeSet::from([name])));
-                let end = end_of(dependents.iter().map(|((_, name), _)| *name));
-                match dependents[..] {
-                    [] => Vec::new(),
-                    [(_, row)] => vec![one_line(&format!("waits for {end}: it is {}", row.state))],
-                    _ => vec![format!("waits for {end}")],
-                }
-            }
+            Some(Phase::StoppingWaitingToStop) => Vec::from_iter(self.awaited_end(name)),
             _ => Vec::new(),
         };
-        // Its agent names what it waits for as well, but not how that is.
+        // The agent's info has the same names, but not the states of these workloads.
         let mut parts: Vec<&str> = row.info.split(PARTS_SEPARATOR).collect();
         parts.retain(|part| !waits.iter().any(|text| text.starts_with(part)));
-        let said = parts.join(PARTS_SEPARATOR);
-        waits.retain(|text| !says_whom(&said, text));
-        if !said.is_empty() {
-            waits.insert(0, said);
+        let of_agent = parts.join(PARTS_SEPARATOR);
+        waits.retain(|text| !names_awaited(&of_agent, text));
+        if !of_agent.is_empty() {
+            waits.insert(0, of_agent);
         }
         Row {
             info: waits.join(PARTS_SEPARATOR),
@@ -298,18 +342,38 @@ impl Reasons {
         }
     }
 
+    /// The text about the dependents that must end before `name` can; `None` without any.
+    fn awaited_end(&self, name: &str) -> Option<String> {
+        let dependents = self.dependents(&BTreeSet::from([name]));
+        let (_, first) = dependents.first_key_value()?;
+        let end = end_of(dependents.keys().map(|(_, dependent)| *dependent));
+        if dependents.len() > 1 {
+            return Some(format!("waits for {end}"));
+        }
+        let text = format!("waits for {end}: it is {}", first.state);
+        Some(one_line(&text))
+    }
+
     /// The instances of a workload that are not removed.
     pub(crate) fn rows_of<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s Row> {
-        of_workload(&self.rows, name)
-            .map(|(_, row)| row)
-            .filter(|row| row.phase != Some(Phase::Removed))
+        let rows = of_workload(&self.rows, name).map(|(_, row)| row);
+        rows.filter(|row| row.phase != Some(Phase::Removed))
+    }
+
+    /// The dependencies of `name` with their conditions.
+    fn needs_of(&self, name: &str) -> impl Iterator<Item = (&String, &String)> {
+        self.needs.get(name).into_iter().flatten()
+    }
+
+    fn is_met(&self, needed: &str, condition: &str) -> bool {
+        self.rows_of(needed).any(|row| row.fulfils(condition))
     }
 
     /// One text for each dependency of `name` that is not fulfilled.
     pub(crate) fn unmet(&self, name: &str) -> Vec<String> {
         let mut unmet = Vec::new();
-        for (needed, condition) in self.needs.get(name).into_iter().flatten() {
-            if self.rows_of(needed).any(|row| row.fulfils(condition)) {
+        for (needed, condition) in self.needs_of(name) {
+            if self.is_met(needed, condition) {
                 continue;
             }
             let wanted = match AddCondition::parse(condition) {
@@ -324,7 +388,7 @@ impl Reasons {
         unmet
     }
 
-    /// How the workload is that `name` needs.
+    /// The state of the workload that `name` needs.
     fn shown_state(&self, name: &str, needed: &str) -> String {
         let states = Vec::from_iter(self.rows_of(needed).map(|row| row.state.as_str()));
         if !states.is_empty() {
@@ -353,7 +417,8 @@ impl Reasons {
         })
     }
 
-    /// The workloads that must end before one of `names` can, each after that name.
+    /// The dependents that must end before one of `names` can. The key is that name and the
+    /// dependent.
     fn dependents(&self, names: &BTreeSet<&str>) -> BTreeMap<(&str, &str), &Row> {
         let mut found = BTreeMap::new();
         for (dependent, needs) in self.needs.iter().chain(&self.needed_before) {
@@ -369,44 +434,34 @@ impl Reasons {
         found
     }
 
-    /// That some of `names` wait for workloads which go on, and what to do: the `remedy` for these,
-    /// or another update. What is in `ending` ends anyway.
-    pub(crate) fn held_up(
+    /// The workloads among `names` whose dependents block their stop; `None` if there are none. A
+    /// dependent in `ending` ends anyway.
+    pub(crate) fn blocked_stops(
         &self,
         names: &BTreeSet<&str>,
         ending: &BTreeSet<&str>,
-        remedy: impl FnOnce(String) -> String,
-    ) -> Option<String> {
-        let mut held: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-        let mut holders = BTreeSet::new();
+    ) -> Option<BlockedStops<'_>> {
+        let mut dependents_of: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        let mut all = BTreeSet::new();
         for ((name, dependent), row) in self.dependents(names) {
-            let holds = row
-                .phase
-                .is_some_and(|phase| !phase.fulfils_delete(DeleteCondition::NotPendingNorRunning));
             let ends = ending.contains(dependent) || self.restarted.contains(dependent);
-            if holds && !ends {
-                held.entry(name).or_default().insert(dependent);
-                holders.insert(dependent);
+            if row.blocks_stop() && !ends {
+                dependents_of.entry(name).or_default().insert(dependent);
+                all.insert(dependent);
             }
         }
-        if held.is_empty() {
+        if dependents_of.is_empty() {
             return None;
         }
-        let mut texts = Vec::new();
-        for (name, dependents) in held {
-            texts.push(format!(
-                "'{name}' waits for {}",
-                end_of(dependents.into_iter())
-            ));
-        }
-        let text = some_of(texts.iter().map(String::as_str));
-        let remedy = remedy(Vec::from_iter(holders).join(" "));
-        Some(format!("{text}: {remedy}delete or change what needs it"))
+        Some(BlockedStops {
+            dependents_of,
+            dependents: all.into_iter().collect(),
+        })
     }
 }
 
-/// Whether the info of an agent says already that it waits for the workload that `text` is about.
-fn says_whom(info: &str, text: &str) -> bool {
+/// Returns whether the info of an agent already names the awaited workload of `text`.
+fn names_awaited(info: &str, text: &str) -> bool {
     let Some(begin) = text.find("waits for '") else {
         return false;
     };
@@ -417,23 +472,23 @@ fn says_whom(info: &str, text: &str) -> bool {
     info.contains(&text[begin..=name_at + length])
 }
 
-/// What is waited for when these workloads must end.
+/// The names of workloads that must end, for a text.
 fn end_of<'n>(names: impl Iterator<Item = &'n str>) -> String {
     let quoted: Vec<String> = names.map(|name| format!("'{name}'")).collect();
     format!("{} to end", some_of(quoted.iter().map(String::as_str)))
 }
 
-/// The dependencies of each workload in a complete state. The effective state counts where it has a
-/// workload: the agent runs that.
+/// The dependencies of each workload in a complete state. The effective state replaces the desired
+/// one: it is what agents run.
 pub(crate) fn needs(state: &Node) -> Needs {
     let mut all = Needs::new();
     for part in ["desiredState", "effectiveState"] {
         for (name, workload) in entries(state.at(&[part, "workloads"])) {
-            let needs = workload.entries("dependencies");
-            let text = |(name, condition): (&str, &Node)| {
-                (name.to_owned(), text(condition, &[]).to_owned())
-            };
-            all.insert(name.to_owned(), needs.map(text).collect_entries());
+            let mut needs = BTreeMap::new();
+            for (needed, condition) in workload.entries("dependencies") {
+                needs.insert(needed.to_owned(), text(condition, &[]).to_owned());
+            }
+            all.insert(name.to_owned(), needs);
         }
     }
     all
@@ -527,7 +582,7 @@ mod tests {
             ("waits for 'gat' to run: it does not exist", false),
             ("waits for 'web' to fail: it is Running(Ok)", false),
         ] {
-            assert_eq!(says_whom(said, text), is_said, "{text}");
+            assert_eq!(names_awaited(said, text), is_said, "{text}");
         }
         let gate = InstanceName::with_id("gate", "1", "A");
         let web = InstanceName::with_id("web", "1", "A");

@@ -1,10 +1,10 @@
-//! Sends an update and waits for its workloads: what `apply`, `set state`, `delete` and `run` have
-//! in common. It waits until they have reached their states, and shows the states meanwhile.
+//! Sends an update and waits for its workloads: the common part of `apply`, `set state`, `delete`
+//! and `run`. It waits until they have reached their states, and shows the states meanwhile.
 //!
 //! `ank get updates` and `ank rollback` are about the guarded updates that the server keeps.
 //!
 //! Thread: `main`. Owns: which instances are outstanding. Takes: broadcast states. Gives: frames,
-//! and how it ended. Without a terminal a frame is written only when a state changed.
+//! and the exit code. Without a terminal a frame is written only when a state changed.
 
 use super::args::{Format, ListArguments, RunArguments};
 use super::error::{CliError, ExitCode, Result, counted, reason_of_refusal, shown};
@@ -38,12 +38,19 @@ use std::time::{Duration, Instant};
 
 /// Period of the spinner of `ank` while it waits for workloads.
 const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
-/// A wait that is this long may be one without an end.
+/// After this time the wait may be one without an end, so there is advice.
 const ADVICE_AFTER: Duration = Duration::from_secs(5);
+/// Pause between frames without a terminal, for each line above [`LINES_WITHOUT_PAUSE`].
+const PAUSE_PER_LINE: Duration = Duration::from_millis(10);
+/// Tables of up to this number of lines are written after each change.
+const LINES_WITHOUT_PAUSE: u32 = 20;
+/// Columns of the table of a frame.
+const STATE_COLUMN: usize = 3;
+const INFO_COLUMN: usize = 4;
 /// Interval of reads of a guarded update while its end is awaited.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is printed before the first frame of a wait.
+/// The line before the first frame of a wait.
 const WAITING: &str =
     "Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).\n";
 
@@ -57,7 +64,7 @@ impl Context<'_> {
     /// Sends the update and, unless `no_wait` is set, waits until its workloads have reached their
     /// states.
     pub(crate) fn update_and_wait(&mut self, mut update: Update) -> Result<ExitCode> {
-        // First the checks: after them nothing is refused here.
+        // First check the update.
         self.check_modes(&mut update)?;
         if update.is_empty() {
             self.output.status("Nothing to update.")?;
@@ -66,8 +73,8 @@ impl Context<'_> {
         let names = update.masks.join(", ");
         self.output.debug(format_args!("updating {names}"));
 
-        // Then the state before it. It has the parts to restore, the runtimes of what the update
-        // deletes, and the names that exist.
+        // Then read the state before it. It has the parts to restore, the runtimes of the deleted
+        // workloads, and the names that exist.
         let waits = !self.waiting.no_wait || update.rollback;
         let old = if update.rollback {
             Some(self.read(&update.masks)?)
@@ -82,10 +89,10 @@ impl Context<'_> {
         };
         let open = about(&before, &update.masks, UpdatePhase::is_open);
 
-        // Then it is sent.
+        // Then send it.
         let accepted = self.link.update(content);
         let accepted = accepted.map_err(|error| explained(error, &update))?;
-        let known = rows::entries(before.at(&["desiredState", "workloads"])).map(|(name, _)| name);
+        let known = rows::names(before.at(&["desiredState", "workloads"]));
         self.output
             .warn_of_unknown_workloads(&update.deleted, known);
         self.report_accepted(&update, &accepted)?;
@@ -101,8 +108,8 @@ impl Context<'_> {
                 .status("Successfully applied the manifest(s).")?;
         }
 
-        // Then its result is awaited: of a guarded update the server decides, of one with
-        // `--rollback` this program.
+        // Then wait for its result: the server evaluates a guarded update, this program one with
+        // `--rollback`.
         let now = self.link.complete_state(&state_masks())?;
         let mut state = WaitState::new(&accepted, &before, &now, self.waiting.absent());
         let guarded = Guarded::of_request(&before, &now, &accepted, self.link.now());
@@ -125,7 +132,7 @@ impl Context<'_> {
             return Ok(code);
         }
 
-        // Finally the workloads that it names and did not change.
+        // Finally wait for the workloads that it names and did not change.
         let unchanged = Unchanged {
             masks: &update.masks,
             changed: &accepted,
@@ -161,16 +168,19 @@ impl Context<'_> {
         if update.is_stop_or_start() {
             return Ok(RequestContent::StopAndStart(update.stop_and_start.clone()));
         }
-        let new_state = std::mem::take(&mut update.new_state);
+        let mut new_state = None;
+        if !update.masks.is_empty() {
+            new_state = Some(Ok(std::mem::take(&mut update.new_state)));
+        }
         Ok(RequestContent::UpdateState(UpdateState {
-            new_state: (!update.masks.is_empty()).then_some(Ok(new_state)),
+            new_state,
             masks,
             restart: update.restart.clone(),
         }))
     }
 
-    /// Reports an update that starts and ends nothing. Judges the workloads that it names where a
-    /// result is wanted.
+    /// Reports an update that starts and ends nothing. Waits for the workloads that it names if the
+    /// exit code depends on them.
     fn conclude_without_change(
         &mut self,
         update: &Update,
@@ -187,7 +197,8 @@ impl Context<'_> {
                 .status("Apply successful. No workloads updated.")?;
         }
         if !update.restart.is_empty() && !update.is_restart() {
-            self.output.warn("nothing was restarted, since nothing has changed; 'ank restart' restarts workloads");
+            let text = "nothing was restarted, since nothing has changed; 'ank restart' restarts workloads";
+            self.output.warn(text);
         }
         if self.waiting.judges() || update.rollback {
             let unchanged = Unchanged {
@@ -211,7 +222,7 @@ impl Context<'_> {
         Ok(ExitCode::Success)
     }
 
-    /// After a switch of the mode: warns when the server has switched it again.
+    /// Warns if the server has switched the mode again after this switch.
     fn warn_of_later_switch(&mut self, update: &Update) -> Result<()> {
         if !update.is_mode_switch() {
             return Ok(());
@@ -224,24 +235,28 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Waits until nothing is outstanding, and reports what did not reach its state.
+    /// Waits until nothing is outstanding, and reports the workloads that did not reach their states.
     fn wait_until_settled(
         &mut self,
         state: &mut WaitState,
         give_up: Option<Instant>,
     ) -> Result<ExitCode> {
-        let end = wait(state, settled, give_up, self);
-        if end.as_ref().is_err_and(CliError::is_interrupted) {
-            let left = counted(state.outstanding().len(), "workload");
-            self.output.warn(format_args!(
-                "{left} did not reach the desired state yet; the server continues with it; 'ank get workloads -w' follows it"
-            ));
+        match wait(state, settled, give_up, self) {
+            Ok(reached) => Ok(self.conclude(state, reached, SERVER_CONTINUES)),
+            Err(error) => {
+                if error.is_interrupted() {
+                    let left = counted(state.outstanding().len(), "workload");
+                    self.output.warn(format_args!(
+                        "{left} did not reach the desired state yet; the server continues with it; 'ank get workloads -w' follows it"
+                    ));
+                }
+                Err(error)
+            }
         }
-        Ok(self.conclude(state, end?, SERVER_CONTINUES))
     }
 
-    /// Prints the text of an accepted update and what is restarted. Warns when this server cannot
-    /// restart.
+    /// Prints the text of an accepted update and the names of restarted workloads. Warns if this
+    /// server cannot restart.
     fn report_accepted(&mut self, update: &Update, accepted: &Accepted) -> Result<()> {
         self.output.debug(format_args!(
             "the server accepted: {} instances start, {} end",
@@ -252,21 +267,23 @@ impl Context<'_> {
             self.output.status(&update.accepted)?;
         }
         if !accepted.restarted.is_empty() {
-            let names = accepted
-                .restarted
-                .iter()
-                .map(|instance| &*instance.workload);
-            let names = Vec::from_iter(names).join("', '");
+            let mut names = Vec::new();
+            for instance in &accepted.restarted {
+                names.push(&*instance.workload);
+            }
+            let names = names.join("', '");
             return self.output.status(&format!("Restarting '{names}'."));
         }
-        let ends_one = accepted.deleted.iter().any(|it| !it.agent.is_empty());
+        let mut ended = accepted.deleted.iter();
+        let ends_one = ended.any(|instance| !instance.agent.is_empty());
         if !update.restart.is_empty() && ends_one {
-            self.output.warn("this server cannot restart workloads: what needs the changed ones is not restarted");
+            let text = "this server cannot restart workloads: the dependents of the changed ones are not restarted";
+            self.output.warn(text);
         }
         Ok(())
     }
 
-    /// Prints how many workloads an update changes that is not waited for.
+    /// Prints the number of changed workloads, for an update without a wait.
     fn report_counts(&mut self, update: &Update, accepted: &Accepted) -> Result<ExitCode> {
         if update.has_manifests() {
             let starts = names_of(&accepted.added);
@@ -283,8 +300,8 @@ impl Context<'_> {
 
     /// Reads the parts of the complete state that `masks` select.
     pub(crate) fn read<M: AsRef<str>>(&mut self, masks: &[M]) -> Result<Node> {
-        self.link
-            .complete_state(&masks.iter().map(AsRef::as_ref).collect::<Vec<_>>())
+        let masks: Vec<&str> = masks.iter().map(AsRef::as_ref).collect();
+        self.link.complete_state(&masks)
     }
 
     /// Warns that workloads wait for agents which are not connected.
@@ -300,8 +317,8 @@ impl Context<'_> {
         }
     }
 
-    /// Reports what did not reach its state and decides the exit code. After a wait that was given
-    /// up, `late_hint` says what happens to the update.
+    /// Reports the workloads that did not reach their states and decides the exit code. The hint
+    /// after a wait that was given up is `late_hint`.
     pub(crate) fn conclude(
         &mut self,
         state: &WaitState,
@@ -334,11 +351,10 @@ impl Context<'_> {
     /// Reports the workloads that did not reach their states.
     pub(crate) fn warn_of_missed(&mut self, state: &WaitState, reached: bool) -> Missed {
         let failures = state.failures();
-        let outstanding = if reached {
-            Vec::new()
-        } else {
-            state.outstanding()
-        };
+        let mut outstanding = Vec::new();
+        if !reached {
+            outstanding = state.outstanding();
+        }
         let mut all: BTreeSet<&InstanceName> = failures.iter().copied().collect_entries();
         all.extend(&outstanding);
         if !all.is_empty() {
@@ -362,14 +378,17 @@ impl Context<'_> {
             check_name("config", name)?;
             masks.push(format!("desiredState.configs.{name}"));
         }
-        // Only for the report: a server that refuses the read must not prevent the deletion.
+        // First read which exist, only for the report: a server that refuses the read must not
+        // prevent the deletion.
         let before = match self.read(&masks) {
             Err(error @ CliError::Response(_)) => Err(error),
             before => Ok(before?),
         };
+        // Then delete all of them.
         self.link.update_state(Node::empty(), masks)?;
-        // As a set: each name is reported once, in order.
-        for name in names.iter().collect_entries::<BTreeSet<_>>() {
+        // Finally report each name, once.
+        let names: BTreeSet<&String> = names.iter().collect_entries();
+        for name in names {
             match &before {
                 Ok(before) if before.at(&["desiredState", "configs", name]).is_none() => {
                     self.output
@@ -389,11 +408,10 @@ impl Context<'_> {
     }
 }
 
-/// How many workloads of an update did not reach their states.
+/// Numbers of workloads of an update that did not reach their states.
 pub(crate) struct Missed {
-    /// Those that failed.
     failures: usize,
-    /// Those that may still get there.
+    /// They may still reach their states.
     outstanding: usize,
 }
 
@@ -407,13 +425,11 @@ fn state_masks() -> Vec<&'static str> {
 }
 
 fn names_of(instances: &[InstanceName]) -> BTreeSet<&Name> {
-    instances
-        .iter()
-        .map(|instance| &instance.workload)
-        .collect_entries()
+    let names = instances.iter().map(|instance| &instance.workload);
+    names.collect_entries()
 }
 
-/// The workloads that `masks` name and that an agent which is not connected has to start, by agent.
+/// The workloads that `masks` name and that an agent which is not connected will start, by agent.
 fn absent_of<'s>(masks: &'s [String], state: &'s Node) -> BTreeMap<&'s str, Vec<&'s str>> {
     let connected = connected_agents(state);
     let mut absent: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -421,9 +437,7 @@ fn absent_of<'s>(masks: &'s [String], state: &'s Node) -> BTreeMap<&'s str, Vec<
         let ["desiredState", "workloads", name, ..] = parts(mask)[..] else {
             continue;
         };
-        let agent_in = |part| state.at(&[part, "workloads", name, "agent"]);
-        let agent = agent_in("effectiveState").or_else(|| agent_in("desiredState"));
-        let agent = agent.map_or("", |agent| text(agent, &[]));
+        let agent = rows::agent_of(state, name);
         if !agent.is_empty() && !connected.contains(agent) {
             absent.entry(agent).or_default().push(name);
         }
@@ -431,7 +445,7 @@ fn absent_of<'s>(masks: &'s [String], state: &'s Node) -> BTreeMap<&'s str, Vec<
     absent
 }
 
-/// Adds what to do to an error of a server that did not accept an update.
+/// Adds a hint to the error of a server that did not accept an update.
 fn explained(error: CliError, update: &Update) -> CliError {
     match error {
         CliError::Ended(end, _) if update.is_restart() => {
@@ -492,14 +506,14 @@ pub(crate) fn delete_workloads(names: &[String]) -> Result<Update> {
     })
 }
 
-/// The update that restarts workloads. Warns of what will not start again at once.
+/// The update that restarts workloads. Warns of those that will not start again at once.
 pub(crate) fn restart(
     names: &[String],
     link: &mut dyn ServerLink,
     output: &mut Output,
 ) -> Result<Update> {
     let state = link.complete_state(&rows::MASKS)?;
-    let known = rows::entries(state.at(&["desiredState", "workloads"])).map(|(name, _)| name);
+    let known = rows::names(state.at(&["desiredState", "workloads"]));
     CliError::check_workloads(names, known)?;
     let reasons = Reasons::new(&state);
     for name in names {
@@ -513,8 +527,7 @@ pub(crate) fn restart(
     })
 }
 
-/// The server's refusal of a restart or rollback; what to do stands after its last `; `, if
-/// anywhere.
+/// The server's refusal of a restart or rollback. Its text may have a hint, after the last `; `.
 fn refused(error: ErrorResponse, hint: &str) -> CliError {
     let Some(reason) = reason_of_refusal(&error.text) else {
         return CliError::Refused(error);
@@ -530,19 +543,17 @@ fn refused(error: ErrorResponse, hint: &str) -> CliError {
 /// The update that creates or replaces the workload.
 pub(crate) fn run_workload(arguments: &RunArguments) -> Result<Update> {
     let name = &arguments.name;
-    // No list of names helps: a new name is wanted.
+    // Without a list of names: this one is new.
     if !is_name(name) {
         let text = format!(
             "Invalid workload name '{name}': Expected 1 to {NAME_MAX} characters in [a-zA-Z0-9_-]."
         );
         return Err(CliError::input(text, "choose a name of these characters"));
     }
-    let mut workload = Workload::new(
-        arguments.agent.as_str(),
-        &arguments.runtime,
-        &arguments.config,
-    );
-    workload.tags = arguments.tags.iter().cloned().collect_entries(); // The last of repeated keys applies.
+    let agent = arguments.agent.as_str();
+    let mut workload = Workload::new(agent, &arguments.runtime, &arguments.config);
+    // Of repeated keys the last one applies.
+    workload.tags = arguments.tags.iter().cloned().collect_entries();
     let workloads = Node::map([(name.as_str(), workload_node(&workload, Rendering::Sparse))]);
     let state = Node::map([("desiredState", Node::map([("workloads", workloads)]))]);
     let masks = vec![format!("desiredState.workloads.{name}")];
@@ -558,8 +569,8 @@ pub(crate) fn run_workload(arguments: &RunArguments) -> Result<Update> {
 
 const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
 
-/// What a wait is for, asked after each report: it is reached, or when it is to be asked again
-/// although nothing was reported. The wait has the reported states already.
+/// The result of a goal that is evaluated after each report: it is reached, or the time of the next
+/// evaluation without a report. The wait has the reported states already.
 pub(crate) type Progress = ControlFlow<(), Option<Instant>>;
 
 /// The goal that nothing is outstanding.
@@ -568,47 +579,61 @@ pub(crate) fn settled(
     _: &mut dyn ServerLink,
     _: &[WorkloadState],
 ) -> Result<Progress> {
-    Ok(if wait.is_settled() {
-        Progress::Break(())
-    } else {
-        Progress::Continue(None)
-    })
+    if wait.is_settled() {
+        return Ok(Progress::Break(()));
+    }
+    Ok(Progress::Continue(None))
 }
 
 /// The instances of one update and their progress.
 #[derive(Debug)]
 pub(crate) struct WaitState {
-    watched: BTreeMap<InstanceName, Watched>,
+    watched: BTreeMap<InstanceName, WatchedInstance>,
     /// Agents that were connected after the update was accepted, or have reported states since.
     connected: BTreeSet<Name>,
-    /// The states of all instances, and what they wait for.
+    /// The states and dependencies of all instances.
     reasons: Reasons,
-    /// The server refuses to restart what is in the update.
+    /// The server refuses to restart the workloads of the update.
     is_guarded: bool,
-    /// Whether instances of agents that are not connected are waited for.
+    /// Whether the wait includes instances of agents that are not connected.
     absent: AbsentAgents,
 }
 
 #[derive(Debug, Default)]
-struct Watched {
+struct WatchedInstance {
     is_added: bool,
-    /// It is to start.
+    /// It will start.
     starts: bool,
-    /// It is to end, or an older one of the same name has to, first.
+    /// It will end, or an older one of the same name must end first.
     ends: bool,
     /// It has started and must prove that it works.
     on_trial: bool,
-    /// What was reported last.
+    /// The last report.
     reported: Option<ExecutionState>,
 }
 
-impl Watched {
+impl WatchedInstance {
+    /// An instance that the update adds, or otherwise deletes.
+    fn new(is_added: bool, ends: bool) -> Self {
+        Self {
+            is_added,
+            starts: is_added,
+            ends,
+            ..Self::default()
+        }
+    }
+
     fn is_outstanding(&self) -> bool {
         self.starts || self.ends || self.on_trial
     }
 
     fn phase(&self) -> Option<Phase> {
-        self.reported.as_ref().map(|state| state.phase)
+        Some(self.reported.as_ref()?.phase)
+    }
+
+    /// Returns whether it was reported to have begun.
+    fn has_begun(&self) -> bool {
+        !matches!(self.phase(), None | Some(Phase::PendingInitial))
     }
 
     fn has_failed(&self) -> bool {
@@ -641,22 +666,14 @@ impl WaitState {
         for instance in accepted.added.iter().chain(&accepted.deleted) {
             let before = remembered.get(instance);
             let is_added = added.contains(instance);
-            // Whether the update replaces it, or an earlier one stops it still: an older one of the
-            // same name has to end first.
-            let ends = match earlier.get(instance) {
-                _ if !is_added => true,
-                Some(phase) => may_have_container(*phase),
-                None => before.is_some_and(|row| row.phase.is_none_or(may_have_container)),
-            };
+            let ends = !is_added || has_predecessor(earlier.get(instance), before);
             // An instance that the server no longer lists was removed before.
             if ends && !reasons.rows.contains_key(instance) {
                 let removed = ExecutionState::plain(Phase::Removed);
                 gone.push(WorkloadState::new(instance.clone(), removed));
             }
-            let row = reasons
-                .rows
-                .entry(instance.clone())
-                .or_insert_with(|| before.cloned().unwrap_or_default());
+            let row = reasons.rows.entry(instance.clone());
+            let row = row.or_insert_with(|| before.cloned().unwrap_or_default());
             if row.state.is_empty() {
                 // The server's state for new instances.
                 row.update(&ExecutionState::plain(Phase::PendingInitial));
@@ -667,15 +684,7 @@ impl WaitState {
                     None => rows::runtime(now, &instance.workload, &instance.agent),
                 };
             }
-            watched.insert(
-                instance.clone(),
-                Watched {
-                    is_added,
-                    starts: is_added,
-                    ends,
-                    ..Watched::default()
-                },
-            );
+            watched.insert(instance.clone(), WatchedInstance::new(is_added, ends));
         }
         let mut state = Self {
             watched,
@@ -688,8 +697,8 @@ impl WaitState {
         state
     }
 
-    /// Begins with instances that are there already, as they are in the complete state
-    /// `now`: of `wanted` ones the start is waited for, of `unwanted` ones the end.
+    /// Begins with existing instances, as they are in the complete state `now`. Waits for the start
+    /// of `wanted` ones, and for the end of `unwanted` ones.
     pub(crate) fn of_present(
         wanted: &[InstanceName],
         unwanted: &[InstanceName],
@@ -705,13 +714,8 @@ impl WaitState {
         };
         let mut present = Vec::new();
         for instance in wanted.iter().chain(unwanted) {
-            let is_added = wanted.contains(instance);
-            let watched = Watched {
-                is_added,
-                starts: is_added,
-                ends: !is_added,
-                ..Watched::default()
-            };
+            let is_wanted = wanted.contains(instance);
+            let watched = WatchedInstance::new(is_wanted, !is_wanted);
             state.watched.insert(instance.clone(), watched);
             let row = state.reasons.rows.entry(instance.clone()).or_default();
             if row.runtime.is_empty() {
@@ -722,7 +726,7 @@ impl WaitState {
                 None if row.state.is_empty() => {
                     row.update(&ExecutionState::plain(Phase::PendingInitial))
                 }
-                // A state of a newer server: what it means is unknown, so it is waited for.
+                // The meaning of a newer server's state is unknown, so the wait continues.
                 None => {}
             }
         }
@@ -730,7 +734,7 @@ impl WaitState {
         state
     }
 
-    /// Applies reported states; those of other instances count only as reasons.
+    /// Applies reported states; the states of other instances are only reasons.
     pub(crate) fn on_states(&mut self, states: &[WorkloadState]) {
         for state in states {
             self.on_state(state);
@@ -740,57 +744,70 @@ impl WaitState {
 
     fn on_state(&mut self, reported: &WorkloadState) {
         let WorkloadState { instance, state } = reported;
-        let watched = self.watched.get_mut(instance);
-        let last = watched.as_ref().and_then(|watched| watched.phase());
-        if last == Some(Phase::Removed) && state.phase.state() == "Stopping" {
+        let Some(watched) = self.watched.get_mut(instance) else {
+            self.reasons.on_state(reported);
+            return;
+        };
+        if watched.phase() == Some(Phase::Removed) && state.phase.state() == "Stopping" {
             return; // Reported late: a removed instance cannot stop.
         }
         self.reasons.on_state(reported);
-        let Some(watched) = watched else { return };
         watched.reported = Some(state.clone());
-        let agent = &instance.agent;
-        if state.phase == Phase::AgentDisconnected {
-            if self.absent == AbsentAgents::Awaited {
-                self.connected.remove(agent);
+        match state.phase {
+            Phase::AgentDisconnected if self.absent == AbsentAgents::Awaited => {
+                self.connected.remove(&instance.agent);
                 return;
             }
-        } else if !matches!(
-            state.phase,
-            Phase::PendingInitial | Phase::NotScheduled | Phase::Removed
-        ) {
-            // These three may be the server's; all others are the agent's own.
-            self.connected.insert(agent.clone());
+            Phase::AgentDisconnected => {}
+            // These three may come from the server.
+            Phase::PendingInitial | Phase::NotScheduled | Phase::Removed => {}
+            // All others come from the agent.
+            _ => _ = self.connected.insert(instance.agent.clone()),
         }
-        watched.ends &= !matches!(state.phase, Phase::Removed | Phase::AgentDisconnected);
+        if matches!(state.phase, Phase::Removed | Phase::AgentDisconnected) {
+            watched.ends = false;
+        }
         // Until the older one of the same name has ended, states are about that.
-        watched.starts &= watched.ends || !(ends_start(state.phase) || state.is_inactive());
+        if !watched.ends && (ends_start(state.phase) || state.is_inactive()) {
+            watched.starts = false;
+        }
     }
 
-    /// Stops waiting for instances that will not get there: those of disconnected agents, and those
-    /// that need one which is not relevant on its node.
+    /// Stops waiting for instances that will not reach their states: those of disconnected agents,
+    /// and those that need one which is not relevant on its node.
     fn stop_waiting_in_vain(&mut self) {
         for (instance, watched) in &mut self.watched {
-            let waits = watched.phase() == Some(Phase::PendingWaitingToStart);
             let is_awaited = match self.absent {
                 AbsentAgents::Skipped => self.connected.contains(&instance.agent),
                 AbsentAgents::Awaited => !instance.agent.is_empty(),
             };
-            watched.ends &= is_awaited;
-            watched.starts &= is_awaited;
+            if !is_awaited {
+                watched.ends = false;
+                watched.starts = false;
+            }
+            let waits = watched.phase() == Some(Phase::PendingWaitingToStart);
             if waits && self.reasons.waits_for_inactive(&instance.workload) {
                 watched.starts = false;
             }
         }
     }
 
-    /// Whether nothing is outstanding.
+    /// Returns whether nothing is outstanding.
     pub(crate) fn is_settled(&self) -> bool {
         self.has_ended() && self.watched.values().all(|watched| !watched.starts)
     }
 
-    /// Whether all that was to end has ended.
+    /// Returns whether all instances that the update ends have ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.watched.values().all(|watched| !watched.ends)
+    }
+
+    /// Returns whether an instance, or an older one of the same name, will end.
+    fn will_end(&self, instance: &InstanceName) -> bool {
+        match self.watched.get(instance) {
+            Some(watched) => watched.ends,
+            None => false,
+        }
     }
 
     /// The state of an instance as far as it is known.
@@ -799,51 +816,55 @@ impl WaitState {
     }
 
     fn is_outstanding(&self, instance: &InstanceName) -> bool {
-        self.watched
-            .get(instance)
-            .is_some_and(Watched::is_outstanding)
+        match self.watched.get(instance) {
+            Some(watched) => watched.is_outstanding(),
+            None => false,
+        }
     }
 
-    /// The frame as lines, with `spinner` before the states that are not final. At most `lines_max`
-    /// lines: when there are more instances, those that are done are left out first. Infos of
-    /// outstanding instances that the table had to cut are repeated below it as far as there is
-    /// room.
+    /// The frame as at most `lines_max` lines, with `spinner` before the states that are not final.
+    /// With too many instances the finished ones are left out first. Infos of outstanding instances
+    /// that the table had to cut are repeated below it if there is room.
     pub(crate) fn frame(&self, spinner: char, columns: usize, lines_max: usize) -> Vec<String> {
+        // First choose the instances, one line less than there are with a line for the others.
         let room = lines_max.saturating_sub(1).max(1); // Below the heading.
         let mut shown: Vec<&InstanceName> = self.watched.keys().collect();
-        let hidden = if shown.len() > room {
-            shown.len() - (room - 1)
-        } else {
-            0
-        };
-        if hidden > 0 {
+        let mut hidden = 0;
+        if shown.len() > room {
+            hidden = shown.len() - (room - 1);
             // Stable: names stay sorted.
             shown.sort_by_key(|instance| !self.is_outstanding(instance));
             shown.truncate(room - 1);
             shown.sort_unstable();
         }
+        // Then the table, with the spinner.
         let mut table = self.table(&shown);
-        table.headings[3] = "  EXECUTION STATE";
+        table.headings[STATE_COLUMN] = "  EXECUTION STATE";
         for (instance, row) in shown.iter().zip(&mut table.rows) {
             let symbol = if self.is_outstanding(instance) {
                 spinner
             } else {
                 ' '
             };
-            row[3].insert_str(0, &format!("{symbol} "));
+            row[STATE_COLUMN].insert_str(0, &format!("{symbol} "));
         }
         let mut lines = table.lines(columns, TooWide::Shorten);
+        // Finally the lines below it.
+        let mut shown_open = 0;
         let mut cut = Vec::new();
         for (index, instance) in shown.iter().enumerate() {
-            let info = &table.rows[index][4];
-            if self.is_outstanding(instance) && !lines[index + 1].contains(info) {
+            if !self.is_outstanding(instance) {
+                continue;
+            }
+            shown_open += 1;
+            let info = &table.rows[index][INFO_COLUMN];
+            if !lines[index + 1].contains(info) {
                 let text = format!("{}: {info}", instance.workload);
                 cut.push(shortened(&text, columns));
             }
         }
         if hidden > 0 {
-            let open = shown.iter().filter(|it| self.is_outstanding(it)).count();
-            let waiting = self.outstanding().len() - open;
+            let waiting = self.outstanding().len() - shown_open;
             lines.push(format!("and {hidden} more, {waiting} of them not finished"));
         }
         if !cut.is_empty() && lines.len() + 1 + cut.len() <= lines_max {
@@ -853,108 +874,120 @@ impl WaitState {
         lines
     }
 
-    /// Without a terminal: the output grows with the time and not with workloads times changes.
+    /// The pause between frames without a terminal, so that the output grows with the time and not
+    /// with workloads times changes: a thousand workloads would write a thousand lines a thousand
+    /// times.
     fn pause_between_frames(&self) -> Duration {
         let lines = u32::try_from(self.watched.len()).unwrap_or(u32::MAX);
-        // Each change of a table with few lines; a thousand workloads would write their thousand
-        // lines thousands of times.
-        Duration::from_millis(10).saturating_mul(lines.saturating_sub(20))
+        PAUSE_PER_LINE.saturating_mul(lines.saturating_sub(LINES_WITHOUT_PAUSE))
     }
 
-    /// Marks the added instances of the named workloads as outstanding, and no others but those
-    /// that were not reported to have reached their states.
+    /// Marks the added instances of the named workloads as outstanding, until they have proved that
+    /// they work.
     pub(crate) fn set_on_trial(&mut self, names: &BTreeSet<&str>) {
         for (instance, watched) in &mut self.watched {
             watched.on_trial = watched.is_added && names.contains(&*instance.workload);
         }
     }
 
-    /// What is known of all instances.
+    /// The states and dependencies of all instances.
     pub(crate) fn reasons(&self) -> &Reasons {
         &self.reasons
     }
 
-    fn those(&self, are: impl Fn(&Watched) -> bool) -> Vec<&InstanceName> {
-        self.watched
-            .iter()
-            .filter(|(_, watched)| are(watched))
-            .map(|(instance, _)| instance)
-            .collect()
+    fn instances_where(&self, is_chosen: impl Fn(&WatchedInstance) -> bool) -> Vec<&InstanceName> {
+        let mut chosen = Vec::new();
+        for (instance, watched) in &self.watched {
+            if is_chosen(watched) {
+                chosen.push(instance);
+            }
+        }
+        chosen
+    }
+
+    fn names_where(&self, is_chosen: impl Fn(&WatchedInstance) -> bool) -> BTreeSet<&str> {
+        let mut names = BTreeSet::new();
+        for instance in self.instances_where(is_chosen) {
+            names.insert(&*instance.workload);
+        }
+        names
     }
 
     /// The added instances that failed.
     pub(crate) fn failures(&self) -> Vec<&InstanceName> {
-        self.those(|watched| watched.is_added && watched.has_failed())
+        self.instances_where(|watched| watched.is_added && watched.has_failed())
     }
 
     /// A failed instance that had a container and so may have logs.
     pub(crate) fn failure_with_logs(&self) -> Option<&InstanceName> {
-        self.failures()
-            .into_iter()
-            .find(|instance| self.watched[*instance].phase() != Some(Phase::PendingStartingFailed))
+        for instance in self.failures() {
+            if self.watched[instance].phase() != Some(Phase::PendingStartingFailed) {
+                return Some(instance);
+            }
+        }
+        None
     }
 
     /// The instances that are outstanding.
     pub(crate) fn outstanding(&self) -> Vec<&InstanceName> {
-        self.those(Watched::is_outstanding)
+        self.instances_where(WatchedInstance::is_outstanding)
     }
 
     /// Agents that are not connected, with the workloads that they should start.
     pub(crate) fn absent_agents(&self) -> BTreeMap<&str, Vec<&str>> {
         let mut absent: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for InstanceName {
-            agent, workload, ..
-        } in self.those(|watched| watched.is_added)
-        {
+        for instance in self.instances_where(|watched| watched.is_added) {
+            let agent = &instance.agent;
             if !agent.is_empty() && !self.connected.contains(agent) {
-                absent.entry(agent).or_default().push(workload);
+                let workloads = absent.entry(agent).or_default();
+                workloads.push(&instance.workload);
             }
         }
         absent
     }
 
-    /// State and info of an instance. For one that waits until another with its name ends, those of
-    /// the other.
+    /// State and info of an instance, or of the older one of the same name whose end it awaits.
     fn described(&self, instance: &InstanceName) -> String {
-        let phase = self.watched.get(instance).and_then(Watched::phase);
-        let has_begun = phase.is_some_and(|phase| phase != Phase::PendingInitial);
-        let mut old = None;
-        if !has_begun {
-            let ending = self.those(|watched| watched.ends);
-            old = ending
-                .into_iter()
-                .find(|old| old.workload == instance.workload && *old != instance);
-        }
-        let Row { state, info, .. } = self.reasons.explained(old.unwrap_or(instance));
-        if info.is_empty() {
-            state
-        } else {
-            format!("{state}: '{info}'")
-        }
-    }
-
-    /// What keeps workloads from being stopped, but for what the update itself ends, and what to
-    /// do.
-    fn advice(&self) -> Option<String> {
-        let waiting = self.names(|watched| watched.phase() == Some(Phase::StoppingWaitingToStop));
-        let starting = self.names(|watched| watched.starts);
-        let ending = self.names(|watched| watched.ends);
-        let again = Vec::from_iter(waiting.intersection(&starting).copied()).join(" ");
-        let remedy = |dependents: String| {
-            if again.is_empty() {
-                return String::new(); // They are deleted.
-            }
-            let restarted = if self.is_guarded { &dependents } else { &again };
-            format!("use 'ank restart {restarted}', or ")
+        let has_begun = match self.watched.get(instance) {
+            Some(watched) => watched.has_begun(),
+            None => false,
         };
-        self.reasons.held_up(&waiting, &ending, remedy)
+        let mut shown = instance;
+        if !has_begun && let Some(older) = self.ending_namesake(instance) {
+            shown = older;
+        }
+        let Row { state, info, .. } = self.reasons.explained(shown);
+        if info.is_empty() {
+            return state;
+        }
+        format!("{state}: '{info}'")
     }
 
-    fn names(&self, are: impl Fn(&Watched) -> bool) -> BTreeSet<&str> {
-        let instances = self.those(are).into_iter();
-        instances
-            .map(|instance| &*instance.workload)
-            .collect_entries()
+    /// Another instance of the same workload that will end.
+    fn ending_namesake(&self, instance: &InstanceName) -> Option<&InstanceName> {
+        let ending = self.instances_where(|watched| watched.ends);
+        let mut others = ending.into_iter().filter(|other| *other != instance);
+        others.find(|other| other.workload == instance.workload)
+    }
+
+    /// The workloads whose dependents block their stop, and what to do. Dependents that the update
+    /// itself ends do not matter.
+    fn advice(&self) -> Option<String> {
+        let waiting =
+            self.names_where(|watched| watched.phase() == Some(Phase::StoppingWaitingToStop));
+        let starting = self.names_where(|watched| watched.starts);
+        let ending = self.names_where(|watched| watched.ends);
+        let blocked = self.reasons.blocked_stops(&waiting, &ending)?;
+        let restarted: Vec<&str> = waiting.intersection(&starting).copied().collect();
+        if restarted.is_empty() {
+            return Some(blocked.text("")); // They are deleted.
+        }
+        let restarted = if self.is_guarded {
+            blocked.dependents.join(" ")
+        } else {
+            restarted.join(" ")
+        };
+        Some(blocked.text(&format!("use 'ank restart {restarted}', or ")))
     }
 
     /// The table of `instances` for the end. A deleted instance stands above the one that replaced
@@ -965,33 +998,47 @@ impl WaitState {
     ) -> Table {
         let mut instances: Vec<&InstanceName> = instances.into_iter().collect();
         instances.sort_by_key(|instance| {
-            let watched = self.watched.get(*instance);
-            let is_added = watched.is_some_and(|watched| watched.is_added);
+            let is_added = match self.watched.get(*instance) {
+                Some(watched) => watched.is_added,
+                None => false,
+            };
             (&instance.workload, is_added, *instance)
         });
         self.table(&instances)
     }
 
     fn table(&self, instances: &[&InstanceName]) -> Table {
-        rows::view(
-            Format::Table,
-            instances
-                .iter()
-                .map(|instance| (*instance, self.reasons.explained(instance))),
-        )
-        .table
+        let mut rows = Vec::new();
+        for instance in instances {
+            rows.push((*instance, self.reasons.explained(instance)));
+        }
+        rows::view(Format::Table, rows).table
     }
 }
 
 /// The agents that are connected in a complete state.
 fn connected_agents(state: &Node) -> BTreeSet<Name> {
-    state
-        .entries("agents")
-        .map(|(name, _)| name.into())
-        .collect_entries()
+    let agents = rows::names(state.get("agents"));
+    agents.map(Name::from).collect_entries()
 }
 
-/// Whether an instance in this phase may have a container that ends when the update replaces it.
+/// Returns whether an older instance of the same name must end before the added one can start: the
+/// update replaces it (its row `before`), or an `earlier` update still stops it.
+fn has_predecessor(earlier: Option<&Phase>, before: Option<&Row>) -> bool {
+    if let Some(phase) = earlier {
+        return may_have_container(*phase);
+    }
+    let Some(before) = before else {
+        return false;
+    };
+    match before.phase {
+        Some(phase) => may_have_container(phase),
+        None => true, // A phase of a newer server.
+    }
+}
+
+/// Returns whether an instance in this phase may have a container that ends when the update replaces
+/// it.
 fn may_have_container(phase: Phase) -> bool {
     !matches!(
         phase,
@@ -1004,17 +1051,16 @@ fn may_have_container(phase: Phase) -> bool {
     )
 }
 
-/// Whether a phase ends the wait for an instance that should start.
+/// Returns whether a phase ends the wait for an instance that should start.
 fn ends_start(phase: Phase) -> bool {
-    matches!(phase.state(), "Running" | "Succeeded" | "Failed")
-        || matches!(
-            phase,
-            Phase::NotScheduled | Phase::PendingStartingFailed | Phase::AgentDisconnected
-        )
+    match phase {
+        Phase::NotScheduled | Phase::PendingStartingFailed | Phase::AgentDisconnected => true,
+        _ => matches!(phase.state(), "Running" | "Succeeded" | "Failed"),
+    }
 }
 
 /// Follows the states that `link` broadcasts until `goal` is reached or it is time to `give_up`,
-/// and shows frames. Returns whether the goal was reached. Says that it waits, unless the goal is
+/// and shows frames. Returns whether the goal was reached. Prints [`WAITING`], unless the goal is
 /// reached at once.
 pub(crate) fn wait(
     state: &mut WaitState,
@@ -1031,8 +1077,11 @@ pub(crate) fn wait(
     let mut has_waited = false;
     loop {
         let columns = output.width();
-        let lines = output.terminal().map_or(usize::MAX, |size| size.lines);
-        // First: is the goal reached?
+        let lines = match output.terminal() {
+            Some(size) => size.lines,
+            None => usize::MAX,
+        };
+        // First check the goal.
         let Progress::Continue(again) = goal(state, *link, &states)? else {
             // The last frame stays on the screen, so it is complete even when it scrolls.
             state.set_on_trial(&BTreeSet::new());
@@ -1043,31 +1092,32 @@ pub(crate) fn wait(
             output.status(WAITING)?;
             has_waited = true;
         }
-        // Then the next frame. Without an animation it differs only after a state has changed.
-        let is_due = link.now() >= next_frame;
-        if is_due {
+        // Then show the next frame. Without an animation it differs only after a state has changed.
+        let mut frame_at = Some(next_frame);
+        if link.now() >= next_frame {
             let spinner = SPINNER[turn % SPINNER.len()];
             // The cursor is below the frame, so one line less can be redrawn.
             let frame = state.frame(spinner, columns, lines.saturating_sub(1));
             frames.show(frame, output)?;
-            turn += usize::from(is_animated);
-            let pause = if is_animated {
-                SPINNER_INTERVAL
+            if is_animated {
+                turn += 1;
+                next_frame = link.now() + SPINNER_INTERVAL;
+                frame_at = Some(next_frame);
             } else {
-                state.pause_between_frames()
-            };
-            next_frame = link.now() + pause;
+                next_frame = link.now() + state.pause_between_frames();
+                frame_at = None;
+            }
         }
         // Then wait for states, at most until something is due.
-        let frame = (is_animated || !is_due).then_some(next_frame);
-        let advice = advice_at.filter(|at| *at > link.now());
-        let until = [frame, give_up, again, advice].into_iter().flatten().min();
-        let next = link.next_states(until)?;
-        let is_late = next.is_none() && give_up.is_some_and(|at| link.now() >= at);
+        let advice_due = advice_at.filter(|at| *at > link.now());
+        let due = [frame_at, give_up, again, advice_due];
+        let next = link.next_states(due.into_iter().flatten().min())?;
+        let is_late = next.is_none() && has_passed(give_up, link.now());
         states = next.unwrap_or_default();
         state.on_states(&states);
-        // Finally advice, once, when it has been waiting for long.
-        if advice_at.is_some_and(|at| is_late || link.now() >= at)
+        // Finally give advice, once, after a long wait.
+        if advice_at.is_some()
+            && (is_late || has_passed(advice_at, link.now()))
             && let Some(advice) = state.advice()
         {
             output.warn(advice);
@@ -1082,7 +1132,15 @@ pub(crate) fn wait(
     }
 }
 
-// --------- guarded updates: the server judges them itself, and undoes them when they fail
+/// Returns whether there is such a time, and it has passed.
+fn has_passed(at: Option<Instant>, now: Instant) -> bool {
+    match at {
+        Some(at) => now >= at,
+        None => false,
+    }
+}
+
+// ------- guarded updates: the server evaluates them itself, and rolls them back if they fail
 
 /// Prints the updates, the oldest first.
 pub(crate) fn print(
@@ -1095,22 +1153,19 @@ pub(crate) fn print(
     check_listed(
         "update",
         &arguments.names,
-        state.entries("updates").map(|(id, _)| id),
+        rows::names(state.get("updates")),
     )?;
-    let updates = updates(&state);
     let mut rows = Vec::new();
-    for (id, update) in &updates {
-        if arguments.accepts(&id.to_string()) {
-            rows.push(fields(*id, update));
+    let mut is_kept_in_memory = false;
+    for update in updates(&state) {
+        if arguments.accepts(&update.id.to_string()) {
+            rows.push(fields(update.id, update.node));
         }
+        is_kept_in_memory |= text(update.node, &["keptIn"]) == "MEMORY";
     }
     let view = View::new(arguments.output, &fields(0, &Node::empty()), rows);
     view.print("updates", TooWide::Wrap, None, output)?;
-    // `keptIn` of updates that a restart of the server forgets.
-    if updates
-        .iter()
-        .any(|(_, update)| text(update, &["keptIn"]) == "MEMORY")
-    {
+    if is_kept_in_memory {
         output.warn("the server keeps updates in memory: a restart forgets them; with 'state_dir' in ank-server.conf it keeps them on disk");
     }
     Ok(())
@@ -1133,7 +1188,7 @@ fn fields(id: u64, update: &Node) -> Vec<Column> {
 }
 
 fn names_column(heading: &'static str, key: &str, update: &Node) -> Column {
-    let names = some_of(update.entries(key).map(|(name, _)| name));
+    let names = some_of(rows::names(update.get(key)));
     Column::new(heading, key, names, value(update.get(key)))
 }
 
@@ -1149,36 +1204,40 @@ fn read(link: &mut dyn ServerLink) -> Result<Node> {
     Ok(state)
 }
 
-/// Why it ended, or what it waits for.
+/// The reason of its end, or the names that it waits for.
 fn info(update: &Node) -> String {
-    let waits = some_of(waits_for(update));
-    match (text(update, &["reason"]), text(update, &["replacedBy"])) {
-        ("", "") if waits.is_empty() => String::new(),
-        ("", "") => format!("waits for {waits}"),
-        ("", successor) => one_line(&format!("part of update {successor}")),
-        (reason, _) => one_line(reason),
+    let reason = text(update, &["reason"]);
+    if !reason.is_empty() {
+        return one_line(reason);
     }
+    let successor = text(update, &["replacedBy"]);
+    if !successor.is_empty() {
+        return one_line(&format!("part of update {successor}"));
+    }
+    let waits = some_of(waits_for(update));
+    if waits.is_empty() {
+        return String::new();
+    }
+    format!("waits for {waits}")
 }
 
-/// Has the server bring back what was there before update `id`, or before the newest that can be
-/// rolled back, and waits.
+/// Lets the server roll back update `id`, or the newest one that can be rolled back, and waits.
 pub(crate) fn roll_back(id: Option<u64>, context: &mut Context<'_>) -> Result<ExitCode> {
     let state = read(context.link)?;
     let updates = updates(&state);
-    let (id, update) = match id {
-        Some(id) => (id, named(&updates, id)?),
+    let KnownUpdate { id, node } = match id {
+        Some(id) => named(&updates, id)?,
         None => choose(&updates)?,
     };
     let mut masks = Vec::new();
     for part in ["configs", "workloads"] {
-        for (name, _) in update.entries(part) {
+        for name in rows::names(node.get(part)) {
             masks.push(format!("desiredState.{part}.{name}"));
         }
     }
     if !masks.is_empty() {
-        context
-            .output
-            .status(&format!("Rolling back update {id}: {}.", objects(update)))?;
+        let text = format!("Rolling back update {id}: {}.", objects(node));
+        context.output.status(&text)?;
     }
     context.update_and_wait(Update {
         masks,
@@ -1188,10 +1247,10 @@ pub(crate) fn roll_back(id: Option<u64>, context: &mut Context<'_>) -> Result<Ex
 }
 
 /// The update with the number `id`.
-fn named<'u>(updates: &[(u64, &'u Node)], id: u64) -> Result<&'u Node> {
-    for (found, update) in updates {
-        if *found == id {
-            return Ok(update);
+fn named<'u>(updates: &[KnownUpdate<'u>], id: u64) -> Result<KnownUpdate<'u>> {
+    for update in updates {
+        if update.id == id {
+            return Ok(*update);
         }
     }
     Err(CliError::input(
@@ -1202,18 +1261,22 @@ fn named<'u>(updates: &[(u64, &'u Node)], id: u64) -> Result<&'u Node> {
 
 /// The newest update in one of the wanted phases.
 fn newest<'u>(
-    updates: &[(u64, &'u Node)],
+    updates: &[KnownUpdate<'u>],
     is_wanted: fn(UpdatePhase) -> bool,
-) -> Option<(u64, &'u Node)> {
-    let mut newest_first = updates.iter().rev();
-    newest_first
-        .find(|(_, update)| phase(update).is_some_and(is_wanted))
-        .copied()
+) -> Option<KnownUpdate<'u>> {
+    for update in updates.iter().rev() {
+        if let Some(phase) = phase(update.node)
+            && is_wanted(phase)
+        {
+            return Some(*update);
+        }
+    }
+    None
 }
 
 /// The newest update that is open, or else the newest that is in force. When the newest of all was
 /// rolled back or withdrawn, users may mean that one, so the one before it is not chosen.
-fn choose<'u>(updates: &[(u64, &'u Node)]) -> Result<(u64, &'u Node)> {
+fn choose<'u>(updates: &[KnownUpdate<'u>]) -> Result<KnownUpdate<'u>> {
     use UpdatePhase::{Good, Kept, Replaced, Undone, Withdrawn};
     if updates.is_empty() {
         return Err(CliError::input(
@@ -1226,39 +1289,39 @@ fn choose<'u>(updates: &[(u64, &'u Node)]) -> Result<(u64, &'u Node)> {
         return Ok(open);
     }
     let in_force = newest(updates, |phase| matches!(phase, Good | Kept));
-    let last = newest(updates, |phase| phase != Replaced);
-    let end = match last.and_then(|(_, update)| phase(update)) {
-        Some(Undone) => "rolled back: what was there before it is in force",
-        Some(Withdrawn) => "withdrawn: nothing of it is in force",
-        _ => {
-            return in_force.ok_or_else(|| {
-                CliError::input(
-                    "there is no update to roll back",
-                    "none in 'ank get updates' is open, GOOD or KEPT",
-                )
-            });
+    if let Some(last) = newest(updates, |phase| phase != Replaced) {
+        let end = match phase(last.node) {
+            Some(Undone) => "rolled back: what was there before it is in force",
+            Some(Withdrawn) => "withdrawn: nothing of it is in force",
+            _ => "",
+        };
+        if !end.is_empty() {
+            let id = last.id;
+            let text = format!("the newest update, {id}, was {end}");
+            return Err(CliError::input(text, hint_of_earlier(in_force)));
         }
+    }
+    in_force.ok_or_else(|| {
+        CliError::input(
+            "there is no update to roll back",
+            "none in 'ank get updates' is open, GOOD or KEPT",
+        )
+    })
+}
+
+fn hint_of_earlier(in_force: Option<KnownUpdate<'_>>) -> String {
+    let Some(KnownUpdate { id, node }) = in_force else {
+        return "no update in 'ank get updates' is open, GOOD or KEPT".to_owned();
     };
-    let id = last.map_or(0, |(id, _)| id);
-    let hint = match in_force {
-        Some((earlier, update)) => {
-            let objects = objects(update);
-            format!("'ank rollback {earlier}' rolls back update {earlier}, of {objects}")
-        }
-        None => "no update in 'ank get updates' is open, GOOD or KEPT".to_owned(),
-    };
-    Err(CliError::input(
-        format!("the newest update, {id}, was {end}"),
-        hint,
-    ))
+    let objects = objects(node);
+    format!("'ank rollback {id}' rolls back update {id}, of {objects}")
 }
 
 /// All workloads and configs that an update changes.
 fn objects(update: &Node) -> String {
     let mut kinds = Vec::new();
     for (part, kind) in [("workloads", "workload"), ("configs", "config")] {
-        let names = update.entries(part).map(|(name, _)| one_line(name));
-        let names = Vec::from_iter(names);
+        let names: Vec<String> = rows::names(update.get(part)).map(one_line).collect();
         if !names.is_empty() {
             let plural = if names.len() == 1 { "" } else { "s" };
             kinds.push(format!("{kind}{plural} '{}'", names.join("', '")));
@@ -1269,8 +1332,8 @@ fn objects(update: &Node) -> String {
 
 // ------------------------------------------------ updates that are followed
 
-/// The parts of the complete state from which one learns that an update is guarded. Servers that
-/// guard none have none of them and do not mind.
+/// The parts of the complete state that show whether an update is guarded. A server without guarded
+/// updates has none of them, which is no error.
 const GUARDED_MASKS: [&str; 2] = ["updates.*.phase", "updates.*.workloads"];
 
 /// The phase of a guarded update; `None` for one of a newer server.
@@ -1278,7 +1341,7 @@ pub(crate) fn phase(update: &Node) -> Option<UpdatePhase> {
     UpdatePhase::parse(text(update, &["phase"]))
 }
 
-/// Why a guarded update was rolled back. A server without causes has only the reason.
+/// The cause of a rollback. A server without causes has only the reason.
 fn cause(update: &Node) -> UpdateCause {
     match UpdateCause::parse(text(update, &["cause"])) {
         Some(cause) => cause,
@@ -1286,43 +1349,55 @@ fn cause(update: &Node) -> UpdateCause {
     }
 }
 
-/// The guarded updates of a complete state with their numbers, oldest first.
-pub(crate) fn updates(state: &Node) -> Vec<(u64, &Node)> {
-    let mut updates: Vec<(u64, &Node)> = state
-        .entries("updates")
-        .filter_map(|(id, update)| Some((id.parse().ok()?, update)))
-        .collect();
-    updates.sort_by_key(|(id, _)| *id);
+/// A guarded update in a complete state.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KnownUpdate<'u> {
+    pub(crate) id: u64,
+    pub(crate) node: &'u Node,
+}
+
+/// The guarded updates of a complete state, oldest first.
+pub(crate) fn updates(state: &Node) -> Vec<KnownUpdate<'_>> {
+    let mut updates = Vec::new();
+    for (id, node) in state.entries("updates") {
+        if let Ok(id) = id.parse() {
+            updates.push(KnownUpdate { id, node });
+        }
+    }
+    updates.sort_by_key(|update| update.id);
     updates
 }
 
 /// The texts that an update waits for: names of workloads, and agents after [`AGENT_PREFIX`].
 pub(crate) fn waits_for(update: &Node) -> impl Iterator<Item = &str> {
-    update
-        .get("waitsFor")
-        .and_then(Node::as_list)
-        .into_iter()
-        .flatten()
-        .filter_map(Node::as_text)
+    let texts = update.get("waitsFor").and_then(Node::as_list);
+    texts.unwrap_or_default().iter().filter_map(Node::as_text)
 }
 
-/// The guarded updates in one of these phases that are about workloads and configs that `masks`
-/// name as a whole.
-pub(crate) fn about(state: &Node, masks: &[String], is_one: fn(UpdatePhase) -> bool) -> Vec<u64> {
+/// The guarded updates in one of these phases that change workloads or configs that `masks` name as
+/// a whole.
+pub(crate) fn about(
+    state: &Node,
+    masks: &[String],
+    is_wanted: fn(UpdatePhase) -> bool,
+) -> Vec<u64> {
     let masks: BTreeSet<&String> = masks.iter().collect_entries();
     let mut found = Vec::new();
-    for (id, update) in updates(state) {
-        if phase(update).is_some_and(is_one) && is_about(update, &masks) {
+    for KnownUpdate { id, node } in updates(state) {
+        if let Some(phase) = phase(node)
+            && is_wanted(phase)
+            && is_about(node, &masks)
+        {
             found.push(id);
         }
     }
     found
 }
 
-/// Whether an update changes an object that one of `masks` names.
+/// Returns whether an update changes an object that one of `masks` names.
 fn is_about(update: &Node, masks: &BTreeSet<&String>) -> bool {
     for part in ["workloads", "configs"] {
-        for (name, _) in update.entries(part) {
+        for name in rows::names(update.get(part)) {
             if masks.contains(&format!("desiredState.{part}.{name}")) {
                 return true;
             }
@@ -1331,9 +1406,9 @@ fn is_about(update: &Node, masks: &BTreeSet<&String>) -> bool {
     false
 }
 
-/// The masks that let the server try again what it has undone, of updates of what `masks` name.
+/// The masks that make the server forget the rolled back updates of the objects that `masks` name,
+/// so that it accepts the same again.
 pub(crate) fn masks_to_forget(link: &mut dyn ServerLink, masks: &[String]) -> Result<Vec<String>> {
-    // The parts that say which updates are remembered as undone, and of what.
     let state = link.complete_state(&[
         "updates.*.phase",
         "updates.*.workloads",
@@ -1348,43 +1423,37 @@ pub(crate) fn masks_to_forget(link: &mut dyn ServerLink, masks: &[String]) -> Re
 pub(crate) struct Guarded {
     /// Its number, or that of the one that replaced it.
     id: u64,
-    /// What the server last said of it; empty when it forgot it.
+    /// Its last state; empty if the server has forgotten it.
     update: Node,
-    /// When to read it next.
+    /// The time of the next read.
     next: Instant,
 }
 
 impl Guarded {
-    /// The update that the server made of a request; `None` when it does not guard it.
+    /// The update that the server made of a request; `None` if it does not guard it.
     pub(crate) fn of_request(
         before: &Node,
         now: &Node,
         accepted: &Accepted,
         next: Instant,
     ) -> Option<Self> {
-        let known = updates(before).last().map_or(0, |(id, _)| *id);
-        let added: BTreeSet<_> = accepted
-            .added
-            .iter()
-            .map(ToString::to_string)
-            .collect_entries();
-        let deleted: BTreeSet<_> = accepted
-            .deleted
-            .iter()
-            .map(ToString::to_string)
-            .collect_entries();
-        for (id, update) in updates(now).into_iter().rev() {
-            // An update that a request sets back is withdrawn, which is no failure of that request.
-            if id <= known || phase(update) == Some(UpdatePhase::Withdrawn) {
+        let last_before = match updates(before).last() {
+            Some(update) => update.id,
+            None => 0,
+        };
+        let added = full_names(&accepted.added);
+        let deleted = full_names(&accepted.deleted);
+        for KnownUpdate { id, node } in updates(now).into_iter().rev() {
+            // An update that a request reverts is withdrawn, which is no failure of that request.
+            if id <= last_before || phase(node) == Some(UpdatePhase::Withdrawn) {
                 continue;
             }
-            for (_, workload) in update.entries("workloads") {
-                if added.contains(text(workload, &["new"]))
-                    || deleted.contains(text(workload, &["old"]))
-                {
+            for (_, workload) in node.entries("workloads") {
+                let starts_one = added.contains(text(workload, &["new"]));
+                if starts_one || deleted.contains(text(workload, &["old"])) {
                     return Some(Self {
                         id,
-                        update: update.clone(),
+                        update: node.clone(),
                         next,
                     });
                 }
@@ -1393,16 +1462,16 @@ impl Guarded {
         None
     }
 
-    /// Reads how far it is, or the one that replaced it.
+    /// Reads its state, or that of the update that replaced it.
     fn read(&mut self, link: &mut dyn ServerLink) -> Result<()> {
         loop {
             let fields = ["phase", "reason", "cause", "waitsFor", "replacedBy"];
             let masks = fields.map(|field| format!("updates.{}.{field}", self.id));
             let mut state = link.complete_state(&masks.each_ref().map(String::as_str))?;
-            let update = state
-                .at_mut(&["updates", &self.id.to_string()])
-                .map(std::mem::take);
-            self.update = update.unwrap_or_default();
+            self.update = match state.at_mut(&["updates", &self.id.to_string()]) {
+                Some(update) => std::mem::take(update),
+                None => Node::empty(),
+            };
             if phase(&self.update) != Some(UpdatePhase::Replaced) {
                 return Ok(());
             }
@@ -1431,36 +1500,46 @@ impl Guarded {
     }
 
     fn has_ended(&self, wait: &WaitState) -> bool {
-        if wait.absent == AbsentAgents::Skipped && self.absent_agents().is_some() {
+        if wait.absent == AbsentAgents::Skipped && !self.absent_agents().is_empty() {
             return true; // It waits for nothing else.
         }
         match phase(&self.update) {
-            // It is in force, and done when all that it deletes has gone.
+            // It is in force, and ends when all instances that it deletes have ended.
             Some(UpdatePhase::Good | UpdatePhase::Kept) => wait.has_ended(),
             _ => !self.is_open(),
         }
     }
 
     fn is_open(&self) -> bool {
-        phase(&self.update).is_some_and(UpdatePhase::is_open)
+        match phase(&self.update) {
+            Some(phase) => phase.is_open(),
+            None => false,
+        }
     }
 
-    /// The agents that are away, when it waits for nothing else.
-    fn absent_agents(&self) -> Option<Vec<&str>> {
-        if !self.is_open() {
-            return None;
-        }
+    /// The agents that are not connected, if it waits for nothing else; otherwise none.
+    fn absent_agents(&self) -> Vec<&str> {
         let mut agents = Vec::new();
-        for text in waits_for(&self.update) {
-            agents.push(text.strip_prefix(AGENT_PREFIX)?);
+        if !self.is_open() {
+            return agents;
         }
-        (!agents.is_empty()).then_some(agents)
+        for text in waits_for(&self.update) {
+            match text.strip_prefix(AGENT_PREFIX) {
+                Some(agent) => agents.push(agent),
+                None => return Vec::new(),
+            }
+        }
+        agents
     }
 }
 
+fn full_names(instances: &[InstanceName]) -> BTreeSet<String> {
+    instances.iter().map(ToString::to_string).collect_entries()
+}
+
 impl Context<'_> {
-    /// Waits until the server has decided about `update`, or waits for nothing but agents that are
-    /// away.
+    /// Waits until the server has decided about `update`, or waits only for agents that are not
+    /// connected.
     fn follow(
         &mut self,
         update: &mut Guarded,
@@ -1471,22 +1550,27 @@ impl Context<'_> {
     ) -> Result<ExitCode> {
         let first = update.id;
         self.output
-            .debug(format_args!("the server judges it as update {first}"));
+            .debug(format_args!("the server evaluates it as update {first}"));
         state.is_guarded = true;
-        let goal =
-            |wait: &mut WaitState, link: &mut dyn ServerLink, _: &[_]| update.check(wait, link);
-        let reached = wait(&mut state, goal, give_up, self).inspect_err(|_| {
+        let end = wait(
+            &mut state,
+            |wait, link, _| update.check(wait, link),
+            give_up,
+            self,
+        );
+        if end.is_err() {
             self.output.warn(format_args!(
                 "the server continues with update {first}; see 'ank get updates'"
             ));
-        })?;
+        }
+        let reached = end?;
         let id = update.id;
         if id != first {
             self.output
                 .warn(format_args!("update {first} became a part of update {id}"));
         }
         if !reached {
-            for agent in update.absent_agents().unwrap_or_default() {
+            for agent in update.absent_agents() {
                 self.output
                     .warn(one_line(&format!("agent '{agent}' is not connected")));
             }
@@ -1502,7 +1586,7 @@ impl Context<'_> {
         self.conclude_guarded(update, earlier, give_up, is_rollback)
     }
 
-    /// Reports how a guarded update ended and decides the exit code.
+    /// Reports the outcome of a guarded update and decides the exit code.
     fn conclude_guarded(
         &mut self,
         update: &Guarded,
@@ -1532,17 +1616,16 @@ impl Context<'_> {
                 Ok(ExitCode::WorkloadFailed)
             }
             Some(UpdatePhase::Staging | UpdatePhase::Trial) => {
-                for agent in update.absent_agents().unwrap_or_default() {
+                for agent in update.absent_agents() {
                     let text = format!(
                         "agent '{agent}' is not connected; update {id} stays open until its workloads are healthy there"
                     );
                     self.output.warn(one_line(&text));
                 }
-                Ok(if self.waiting.fail_on_error {
-                    ExitCode::GaveUp
-                } else {
-                    ExitCode::Success
-                })
+                if self.waiting.fail_on_error {
+                    return Ok(ExitCode::GaveUp);
+                }
+                Ok(ExitCode::Success)
             }
             Some(UpdatePhase::Undone) => {
                 self.conclude_undone(update, &because, earlier, give_up, is_rollback)
@@ -1575,7 +1658,7 @@ impl Context<'_> {
         }
     }
 
-    /// Reports an update that was rolled back, after what ran before it runs again.
+    /// Reports an update that was rolled back, after the earlier instances run again.
     fn conclude_undone(
         &mut self,
         update: &Guarded,
@@ -1610,8 +1693,8 @@ impl Context<'_> {
         Ok(ExitCode::Undone)
     }
 
-    /// Waits until what ran before update `id`, which was rolled back, runs again. Returns why not
-    /// all of it does.
+    /// Waits until the instances that ran before update `id`, which was rolled back, run again.
+    /// Returns the reason if not all of them do.
     fn restored(
         &mut self,
         id: u64,
@@ -1624,8 +1707,12 @@ impl Context<'_> {
         let mut restored = BTreeSet::new();
         for (name, workload) in rows::entries(state.at(&path)) {
             names.insert(name.to_owned());
-            let old = InstanceName::parse(text(workload, &["old"]));
-            restored.extend(old.filter(|old| !old.agent.is_empty() && earlier.may_have_run(old)));
+            if let Some(old) = InstanceName::parse(text(workload, &["old"]))
+                && !old.agent.is_empty()
+                && earlier.may_have_run(&old)
+            {
+                restored.insert(old);
+            }
         }
         restored.extend(earlier.dependents(names));
         self.wait_for_restored(restored.into_iter().collect(), give_up)

@@ -1,7 +1,7 @@
-//! What an update names and does not change: whoever repeats a command, for example after it was
-//! interrupted, gets the result of its workloads, and not only that nothing changed.
+//! Workloads that an update names and does not change: a repeated command, for example after it was
+//! interrupted, returns the result of its workloads, and not only that nothing changed.
 //!
-//! Thread: `main`. Takes: the complete state, broadcast states. Gives: how it ended.
+//! Thread: `main`. Takes: the complete state, broadcast states. Gives: the exit code.
 
 use super::trial::{ClientTrial, Earlier, effective_mask};
 use super::{GUARDED_MASKS, Guarded, SERVER_CONTINUES, WaitState, wait};
@@ -19,13 +19,12 @@ use std::time::Instant;
 /// More workloads than this are read at once and not one by one: a read has few field masks then.
 const SINGLE_READS_MAX: usize = 100;
 
-/// An accepted update, as far as it left workloads that it names as they were.
+/// An accepted update with workloads that it names and did not change.
 pub(crate) struct Unchanged<'u> {
-    /// What the update names.
     pub(crate) masks: &'u [String],
-    /// What it changed, which has been judged already.
+    /// Its changes, whose result is known already.
     pub(crate) changed: &'u Accepted,
-    /// The guarded updates of what it names that were open before it.
+    /// The guarded updates of the same objects that were open before it.
     pub(crate) open: Vec<u64>,
     /// The guarded update that it became and that was followed.
     pub(crate) followed: Option<u64>,
@@ -34,7 +33,7 @@ pub(crate) struct Unchanged<'u> {
 }
 
 impl Context<'_> {
-    /// Waits for the workloads that an update names and does not change, and judges them as if it
+    /// Waits for the workloads that an update names and does not change, and evaluates them as if it
     /// had started them.
     // [impl->swdd~cli-repeated-command-has-the-same-result~1]
     pub(crate) fn judge_unchanged(
@@ -53,7 +52,7 @@ impl Context<'_> {
         for instance in changed.added.iter().chain(&changed.deleted) {
             names.remove(&*instance.workload);
         }
-        // First the updates that the server still judges: they may change what is desired.
+        // First wait for open updates: they may change the desired state.
         for id in open {
             let mut update = Guarded {
                 id,
@@ -65,7 +64,7 @@ impl Context<'_> {
                 continue;
             }
             let state = self.present(&names)?.state;
-            // What ran before that update is unknown, so all that it replaced has to run again.
+            // Unknown is which instances ran before that update, so all must run again.
             let code = self.follow(&mut update, state, &Earlier::default(), give_up, false)?;
             if code != ExitCode::Success {
                 return Ok(code);
@@ -74,6 +73,7 @@ impl Context<'_> {
         if names.is_empty() {
             return Ok(ExitCode::Success);
         }
+        // Then wait for the workloads.
         let Present {
             wanted,
             mut state,
@@ -88,8 +88,8 @@ impl Context<'_> {
         self.wait_until_settled(&mut state, give_up)
     }
 
-    /// Judges `instances`, which are there already, as `ank apply --rollback` does. What was there
-    /// before them is unknown, so nothing is rolled back.
+    /// Evaluates existing `instances` as `ank apply --rollback` does. The earlier ones are unknown,
+    /// so nothing is rolled back.
     fn judge_present(
         &mut self,
         instances: &[InstanceName],
@@ -98,13 +98,16 @@ impl Context<'_> {
         give_up: Option<Instant>,
     ) -> Result<ExitCode> {
         let mut trial = ClientTrial::of_present(instances, &state, effective, self.link.now());
-        let goal = |wait: &mut WaitState, link: &mut dyn ServerLink, states: &[_]| {
-            trial.check(wait, link, states)
-        };
-        let reached = wait(&mut state, goal, give_up, self)?;
+        let reached = wait(
+            &mut state,
+            |wait, link, states| trial.check(wait, link, states),
+            give_up,
+            self,
+        )?;
         let code = self.conclude(&state, reached, SERVER_CONTINUES);
-        let failure = trial.failure.or_else(|| trial.kept.into_iter().next());
-        let Some(why) = failure else { return Ok(code) };
+        let Some(why) = trial.failure.as_ref().or(trial.kept.first()) else {
+            return Ok(code);
+        };
         self.output.error(
             format_args!("the workloads are as the manifests say, but one failed: {why}"),
             "this command changed nothing, so it rolls nothing back; apply an earlier manifest",
@@ -114,11 +117,8 @@ impl Context<'_> {
 
     /// Reads the instances of `names`.
     fn present(&mut self, names: &BTreeSet<String>) -> Result<Present> {
-        let mut masks: Vec<String> = rows::MASKS
-            .iter()
-            .chain(&GUARDED_MASKS)
-            .map(ToString::to_string)
-            .collect();
+        let mut masks: Vec<String> = rows::MASKS.map(str::to_owned).to_vec();
+        masks.extend(GUARDED_MASKS.map(str::to_owned));
         if names.len() > SINGLE_READS_MAX {
             masks.push("effectiveState.workloads".to_owned());
         } else {
@@ -128,12 +128,13 @@ impl Context<'_> {
         let mut wanted = Vec::new();
         let mut unwanted = Vec::new();
         for name in names {
-            let instance = desired_instance(&now, name);
-            let listed = rows::instances(now.get("workloadStates")).map(|(listed, _)| listed);
-            let others = listed
-                .filter(|listed| *listed.workload == **name && Some(listed) != instance.as_ref());
-            unwanted.extend(others);
-            wanted.extend(instance);
+            let desired = desired_instance(&now, name);
+            for (listed, _) in rows::instances(now.get("workloadStates")) {
+                if *listed.workload == **name && Some(&listed) != desired.as_ref() {
+                    unwanted.push(listed);
+                }
+            }
+            wanted.extend(desired);
         }
         let state = WaitState::of_present(&wanted, &unwanted, &now, self.waiting.absent());
         Ok(Present {
@@ -146,7 +147,7 @@ impl Context<'_> {
 
 /// The instances of named workloads.
 struct Present {
-    /// Those that are desired.
+    /// The desired instances.
     wanted: Vec<InstanceName>,
     /// The wait for their starts, and for the ends of all others.
     state: WaitState,
@@ -154,7 +155,7 @@ struct Present {
     effective: Node,
 }
 
-/// The instance of a workload that is desired. `None` when the workload does not exist.
+/// The desired instance of a workload; `None` if the workload does not exist.
 fn desired_instance(state: &Node, name: &str) -> Option<InstanceName> {
     let workload = state.at(&["effectiveState", "workloads", name])?;
     Some(InstanceName::new(
@@ -164,15 +165,20 @@ fn desired_instance(state: &Node, name: &str) -> Option<InstanceName> {
     ))
 }
 
-/// The names of the workloads that `masks` of an update are about: named themselves, by a config
-/// that they use, or by the item of the mode that switches them.
+/// The names of the workloads that `masks` of an update concern: by their names, by a config that
+/// they use, or by the item of the mode that switches them.
 fn workloads(masks: &[String], link: &mut dyn ServerLink) -> Result<BTreeSet<String>> {
+    // First read the masks.
     let mut names = BTreeSet::new();
     let mut configs = BTreeSet::new();
-    let (mut all_workloads, mut all_configs) = (false, false);
+    let mut all_workloads = false;
+    let mut all_configs = false;
     for mask in masks {
         match parts(mask)[..] {
-            ["desiredState"] => (all_workloads, all_configs) = (true, true),
+            ["desiredState"] => {
+                all_workloads = true;
+                all_configs = true;
+            }
             ["desiredState", "workloads"] => all_workloads = true,
             ["desiredState", "workloads", name, ..] => _ = names.insert(name.to_owned()),
             ["desiredState", "configs"] => all_configs = true,
@@ -188,13 +194,16 @@ fn workloads(masks: &[String], link: &mut dyn ServerLink) -> Result<BTreeSet<Str
         "desiredState.workloads.*.configs",
         "desiredState.workloads.*.tags",
     ])?;
+    // Then the workloads that use one of the configs.
     let mode_item = text(&state, &[PART, "configItem"]);
-    let is_changed = |config: &str| all_configs || configs.contains(config);
+    let switches_mode = all_configs || configs.contains(mode_item);
     for (name, workload) in entries(state.at(&["desiredState", "workloads"])) {
-        let uses_one = workload
-            .entries("configs")
-            .any(|(_, config)| is_changed(text(config, &[])));
-        let is_switched = is_changed(mode_item) && workload.at(&["tags", MODES_TAG]).is_some();
+        let mut used = workload.entries("configs");
+        let uses_one = match all_configs {
+            true => used.next().is_some(),
+            false => used.any(|(_, config)| configs.contains(text(config, &[]))),
+        };
+        let is_switched = switches_mode && workload.at(&["tags", MODES_TAG]).is_some();
         if all_workloads || uses_one || is_switched {
             names.insert(name.to_owned());
         }

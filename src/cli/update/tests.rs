@@ -870,7 +870,7 @@ fn a_server_that_cannot_restart_is_named_when_an_update_replaces_something() {
         let steps = vec![Step::Accept(accepted(&["w.2.A"], deleted))];
         run(steps, waiting(), |context| context.update_and_wait(update)).err
     };
-    let warning = "warn: this server cannot restart workloads: what needs the changed ones is not restarted\n";
+    let warning = "warn: this server cannot restart workloads: the dependents of the changed ones are not restarted\n";
     assert_eq!(sent(&["w.1.A"]), warning);
     assert_eq!((sent(&[]), sent(&["w.1."])), (String::new(), String::new()));
 }

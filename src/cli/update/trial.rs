@@ -1,9 +1,9 @@
-//! `ank apply --rollback`: `ank` judges the update itself, by the states that the server
-//! broadcasts, and puts back what was there when it fails. It is good when all its workloads are
+//! `ank apply --rollback`: `ank` evaluates the update itself, by the states that the server
+//! broadcasts, and restores the earlier state when it fails. It succeeds when all its workloads are
 //! healthy at once. Any server will do.
 //!
-//! Thread: `main`; the time is passed in. Owns: the trial. Takes: broadcast states. Gives: good, or
-//! why it failed.
+//! Thread: `main`; the time is passed in. Owns: the health window. Takes: broadcast states. Gives:
+//! success, or the reason of the failure.
 
 use super::{Progress, WaitState, wait};
 use crate::error::{CliError, ExitCode, Result};
@@ -23,30 +23,30 @@ use ankaios_model::workload::{AddCondition, RestartPolicy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// An accepted update while `ank` judges it.
+/// An accepted update while `ank` evaluates it.
 #[derive(Debug)]
 pub(crate) struct ClientTrial {
     trial: HealthWindow,
-    /// Workloads of which an end was reported: of an older instance of the same name, of one that
-    /// is made anew, or others have deleted or replaced it.
+    /// Workloads with a reported end: of an older instance of the same name, of one that is created
+    /// again, or because another request has deleted or replaced it.
     doubtful: BTreeSet<Name>,
-    /// The effective state that is judged.
+    /// The effective state that is evaluated.
     effective: Node,
     /// Agents that are not connected.
     away: BTreeSet<Name>,
     losses: u32,
-    /// The longest time that one of the judged may be not healthy.
+    /// The longest time in which a member must become healthy.
     pub(crate) longest_deadline: Duration,
-    /// Why the update failed and is to be undone, as `<workload>: <why>`.
+    /// The failure for which the update will be rolled back, as `<workload>: <why>`.
     pub(crate) failure: Option<String>,
-    /// The failures of workloads that do not undo the update, likewise.
+    /// The failures that do not roll back the update, likewise.
     pub(crate) kept: Vec<String>,
-    /// The workloads that other requests have deleted or replaced; they are not judged.
+    /// The workloads that other requests have deleted or replaced; they are not evaluated.
     pub(crate) gone: BTreeSet<Name>,
 }
 
 impl ClientTrial {
-    /// Begins at `now` with instances that ran before an update which was undone, as `wait` has
+    /// Begins at `now` with instances that ran before an update that was rolled back, as `wait` has
     /// them: each is healthy as soon as it runs, and no failure of it is kept.
     fn of_restored(
         instances: &[InstanceName],
@@ -56,27 +56,20 @@ impl ClientTrial {
     ) -> Self {
         let mut new = Self::empty(effective);
         for instance in instances {
-            let keeps_name = wait
-                .watched
-                .get(instance)
-                .is_some_and(|watched| watched.ends);
-            let is_present = wait.connected.contains(&instance.agent);
-            let mut candidate = Member {
-                ran: true,
-                keeps_name,
-                is_present,
-                ..candidate(instance, effective)
-            };
-            candidate.terms.healthy = Duration::ZERO;
-            candidate.on_failure = OnFailure::Rollback;
-            new.judge(candidate, now);
+            let mut member = member(instance, effective);
+            member.ran = true;
+            member.keeps_name = wait.will_end(instance);
+            member.is_present = wait.connected.contains(&instance.agent);
+            member.terms.healthy = Duration::ZERO;
+            member.on_failure = OnFailure::Rollback;
+            new.add(member, now);
             new.take_present(instance, wait, now);
         }
         new
     }
 
-    /// Judges an instance by the state that it has already: it may have failed for good, and will
-    /// report nothing more.
+    /// Evaluates the state that an instance has already: it may have failed for good, without any
+    /// further report.
     fn take_present(&mut self, instance: &InstanceName, wait: &WaitState, now: Instant) {
         let Some(state) = wait.state(instance) else {
             return;
@@ -85,7 +78,7 @@ impl ClientTrial {
         self.take(failure, wait);
     }
 
-    /// Why not all runs; `None` when everything does.
+    /// The reason if not all members run; `None` if all do.
     fn why_not(&self, wait: &WaitState) -> Option<String> {
         if let Some(why) = &self.failure {
             return Some(why.clone());
@@ -96,26 +89,23 @@ impl ClientTrial {
         if let Some(name) = self.gone.first() {
             return Some(format!("others deleted or replaced '{name}' meanwhile"));
         }
-        let waits_for = self.trial.waits_for().into_iter().next();
-        let missing = waits_for.and_then(|name| self.trial.instance(&name));
-        let instance = missing.or_else(|| wait.those(|watched| watched.ends).into_iter().next())?;
-        Some(format!(
-            "{}: {}",
-            instance.workload,
-            wait.described(instance)
-        ))
+        let mut missing = None;
+        if let Some(name) = self.trial.waits_for().first() {
+            missing = self.trial.instance(name);
+        }
+        if missing.is_none() {
+            let ending = wait.instances_where(|watched| watched.ends);
+            missing = ending.first().copied();
+        }
+        let instance = missing?;
+        let state = wait.described(instance);
+        Some(format!("{}: {state}", instance.workload))
     }
 
-    /// The names of the workloads that are judged when `accepted` came to `before`: those that
-    /// change, and those that need one of them to run, directly or not.
+    /// The names of the members of `accepted`, with the state `before` it: workloads that change,
+    /// and those that need one of them to run, directly or not.
     pub(crate) fn names(accepted: &Accepted, before: &Node) -> BTreeSet<String> {
-        let needs = rows::needs(before);
-        let changed = accepted
-            .added
-            .iter()
-            .chain(&accepted.deleted)
-            .map(|instance| instance.workload.to_string());
-        with_dependents(changed.collect_entries(), &needs)
+        with_dependents(changed_names(accepted), &rows::needs(before))
     }
 
     /// Begins at `now`, with the complete state before the update, the wait for it, and the
@@ -130,57 +120,44 @@ impl ClientTrial {
         let mut new = Self::empty(effective);
         let mut ran = rows::rows(before);
         ran.retain(|_, row| row.phase == Some(Phase::Running));
-        let names: BTreeSet<Name> = ran
+        let ran_names: BTreeSet<&Name> = ran
             .keys()
-            .map(|instance| instance.workload.clone())
-            .collect_entries();
-        let added = accepted
-            .added
-            .iter()
-            .filter(|instance| !instance.agent.is_empty())
-            .map(|instance| Member {
-                ran: names.contains(&instance.workload),
-                keeps_name: wait
-                    .watched
-                    .get(instance)
-                    .is_some_and(|watched| watched.ends),
-                is_present: wait.connected.contains(&instance.agent),
-                ..candidate(instance, effective)
-            });
-        let added: Vec<Member> = added.collect();
-        let keep = !added.is_empty()
-            && added
-                .iter()
-                .all(|candidate| candidate.on_failure == OnFailure::Keep);
-        let on_failure = if keep {
-            OnFailure::Keep
-        } else {
-            OnFailure::Rollback
-        };
-        added
-            .into_iter()
-            .for_each(|candidate| new.judge(candidate, now));
-        let changed: BTreeSet<&Name> = accepted
-            .added
-            .iter()
-            .chain(&accepted.deleted)
             .map(|instance| &instance.workload)
             .collect_entries();
+        // First the added instances. An update of which all keep failures has none to roll back.
+        let mut added = 0;
+        let mut keeping = 0;
+        for instance in &accepted.added {
+            if instance.agent.is_empty() {
+                continue;
+            }
+            let mut member = member(instance, effective);
+            member.ran = ran_names.contains(&instance.workload);
+            member.keeps_name = wait.will_end(instance);
+            member.is_present = wait.connected.contains(&instance.agent);
+            added += 1;
+            if member.on_failure == OnFailure::Keep {
+                keeping += 1;
+            }
+            new.add(member, now);
+        }
+        let mut on_failure = OnFailure::Rollback;
+        if added > 0 && keeping == added {
+            on_failure = OnFailure::Keep;
+        }
+        // Then the running dependents of all that changes.
+        let changed = changed_names(accepted);
         let names = Self::names(accepted, before);
-        ran.retain(|instance, _| {
-            !changed.contains(&instance.workload) && names.contains(&*instance.workload)
-        });
-        for (instance, _) in ran {
-            let state = Some(ExecutionState::plain(Phase::Running));
-            new.judge(
-                Member {
-                    ran: true,
-                    state,
-                    on_failure,
-                    ..candidate(&instance, effective)
-                },
-                now,
-            );
+        for instance in ran.into_keys() {
+            let name = &*instance.workload;
+            if changed.contains(name) || !names.contains(name) {
+                continue;
+            }
+            let mut member = member(&instance, effective);
+            member.ran = true;
+            member.state = Some(ExecutionState::plain(Phase::Running));
+            member.on_failure = on_failure;
+            new.add(member, now);
             wait.watched.entry(instance).or_default(); // It is shown, too.
         }
         new
@@ -195,20 +172,15 @@ impl ClientTrial {
     ) -> Self {
         let mut new = Self::empty(effective);
         for instance in instances {
-            let is_present = wait.connected.contains(&instance.agent);
-            new.judge(
-                Member {
-                    is_present,
-                    ..candidate(instance, effective)
-                },
-                now,
-            );
+            let mut member = member(instance, effective);
+            member.is_present = wait.connected.contains(&instance.agent);
+            new.add(member, now);
             new.take_present(instance, wait, now);
         }
         new
     }
 
-    /// Judges nothing yet.
+    /// Has no members yet.
     fn empty(effective: &Node) -> Self {
         Self {
             trial: HealthWindow::default(),
@@ -223,15 +195,16 @@ impl ClientTrial {
         }
     }
 
-    fn judge(&mut self, candidate: Member, now: Instant) {
-        if !candidate.is_present {
-            self.away.insert(candidate.instance.agent.clone());
+    fn add(&mut self, member: Member, now: Instant) {
+        if !member.is_present {
+            self.away.insert(member.instance.agent.clone());
         }
-        self.longest_deadline = self.longest_deadline.max(candidate.terms.deadline);
-        self.trial.add(candidate, now);
+        self.longest_deadline = self.longest_deadline.max(member.terms.deadline);
+        self.trial.add(member, now);
     }
 
-    /// Whether it is decided, with the states that were reported since it was asked last.
+    /// Evaluates the states that were reported since the last call. Returns whether the outcome is
+    /// decided.
     pub(crate) fn check(
         &mut self,
         wait: &mut WaitState,
@@ -239,25 +212,16 @@ impl ClientTrial {
         states: &[WorkloadState],
     ) -> Result<Progress> {
         let now = link.now();
-        let missed = self.trial.tick(now); // What was due before these states.
+        // First the deadlines that were due before these states.
+        let missed = self.trial.tick(now);
         self.take(missed, wait);
+        // Then the states.
         for state in states {
             let failures = self.on_state(state, now);
             self.take(failures, wait);
         }
-        if !self.doubtful.is_empty() {
-            let doubtful = std::mem::take(&mut self.doubtful);
-            let masks: Vec<String> = doubtful.iter().map(|name| effective_mask(name)).collect();
-            let state =
-                link.complete_state(&masks.iter().map(String::as_str).collect::<Vec<_>>())?;
-            for name in doubtful {
-                let path = ["effectiveState", "workloads", &name];
-                if state.at(&path) != self.effective.at(&path) {
-                    self.trial.remove(&name);
-                    self.gone.insert(name);
-                }
-            }
-        }
+        self.remove_changed(link)?;
+        // Finally the outcome.
         let is_settled = match wait.absent {
             AbsentAgents::Skipped => self.trial.is_settled(),
             AbsentAgents::Awaited => self.trial.is_over(),
@@ -270,16 +234,35 @@ impl ClientTrial {
         Ok(Progress::Continue(self.trial.next_change()))
     }
 
+    /// Removes the doubtful workloads that another request has changed.
+    fn remove_changed(&mut self, link: &mut dyn ServerLink) -> Result<()> {
+        if self.doubtful.is_empty() {
+            return Ok(());
+        }
+        let doubtful = std::mem::take(&mut self.doubtful);
+        let masks: Vec<String> = doubtful.iter().map(|name| effective_mask(name)).collect();
+        let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
+        let state = link.complete_state(&masks)?;
+        for name in doubtful {
+            let path = ["effectiveState", "workloads", &name];
+            if state.at(&path) != self.effective.at(&path) {
+                self.trial.remove(&name);
+                self.gone.insert(name);
+            }
+        }
+        Ok(())
+    }
+
     fn take(&mut self, failures: impl IntoIterator<Item = Failure>, wait: &WaitState) {
         for failure in failures {
             let workload = &failure.workload;
-            let why = match (failure.cause, self.trial.instance(workload)) {
-                // What an instance waits for follows from the states of others.
-                (FailureCause::Late(_), Some(instance)) => {
-                    failure.text_with(&wait.described(instance))
-                }
-                _ => failure.text(),
-            };
+            let mut why = failure.text();
+            // The reason of a wait follows from the states of other workloads.
+            if let FailureCause::Late(_) = failure.cause
+                && let Some(instance) = self.trial.instance(workload)
+            {
+                why = failure.text_with(&wait.described(instance));
+            }
             let why = format!("{workload}: {why}");
             match failure.on_failure {
                 OnFailure::Rollback => _ = self.failure.get_or_insert(why),
@@ -301,10 +284,8 @@ impl ClientTrial {
             if self.away.insert(agent.clone()) && self.trial.agent_left(agent, now) {
                 self.losses += 1;
                 if self.losses >= UPDATE_LOSSES {
-                    return self.trial.fail_by_losses(
-                        &format!("{} losses of agent '{agent}'", self.losses),
-                        now,
-                    );
+                    let why = format!("{} losses of agent '{agent}'", self.losses);
+                    return self.trial.fail_by_losses(&why, now);
                 }
             }
             return Vec::new();
@@ -315,14 +296,11 @@ impl ClientTrial {
         if state.phase == Phase::Removed {
             self.doubtful.insert(instance.workload.clone());
         }
-        self.trial
-            .report(instance, state, now)
-            .into_iter()
-            .collect()
+        Vec::from_iter(self.trial.report(instance, state, now))
     }
 }
 
-/// What ran before an update.
+/// The instances before an update.
 #[derive(Debug, Default)]
 pub(crate) struct Earlier {
     phases: BTreeMap<InstanceName, Option<Phase>>,
@@ -332,17 +310,17 @@ pub(crate) struct Earlier {
 impl Earlier {
     /// Takes it from the complete state before the update.
     pub(crate) fn new(before: &Node) -> Self {
-        let phases = rows::rows(before)
-            .into_iter()
-            .map(|(instance, row)| (instance, row.phase))
-            .collect_entries();
+        let mut phases = BTreeMap::new();
+        for (instance, row) in rows::rows(before) {
+            phases.insert(instance, row.phase);
+        }
         Self {
             phases,
             needs: rows::needs(before),
         }
     }
 
-    /// Whether an instance has to run after the update was undone: it ran before, or what it did is
+    /// Returns whether an instance must run after the rollback: it ran before, or its state was
     /// unknown.
     pub(crate) fn may_have_run(&self, instance: &InstanceName) -> bool {
         match self.phases.get(instance) {
@@ -367,7 +345,14 @@ impl Earlier {
     }
 }
 
-/// Whether a workload in this phase runs or has done its work.
+/// The names of the workloads that an update adds, changes or deletes.
+fn changed_names(accepted: &Accepted) -> BTreeSet<String> {
+    let instances = accepted.added.iter().chain(&accepted.deleted);
+    let names = instances.map(|instance| instance.workload.to_string());
+    names.collect_entries()
+}
+
+/// Returns whether a workload in this phase runs or has done its work.
 fn ran(phase: Phase) -> bool {
     matches!(phase, Phase::Running | Phase::Succeeded)
 }
@@ -376,12 +361,11 @@ fn ran(phase: Phase) -> bool {
 fn with_dependents(mut names: BTreeSet<String>, needs: &rows::Needs) -> BTreeSet<String> {
     loop {
         let before = names.len();
-        for (name, needs) in needs {
-            let needs_one = needs
-                .iter()
-                .any(|(name, how)| how == AddCondition::Running.as_str() && names.contains(name));
-            if needs_one {
-                names.insert(name.clone());
+        for (dependent, needs) in needs {
+            for (needed, condition) in needs {
+                if condition == AddCondition::Running.as_str() && names.contains(needed) {
+                    names.insert(dependent.clone());
+                }
             }
         }
         if names.len() == before {
@@ -395,33 +379,37 @@ pub(crate) fn effective_mask(name: &str) -> String {
     format!("effectiveState.workloads.{name}")
 }
 
-/// How an instance is judged, by its workload in the effective state.
-fn candidate(instance: &InstanceName, effective: &Node) -> Member {
-    let workload = effective.at(&["effectiveState", "workloads", &instance.workload]);
-    let text = |key: &str| workload.map_or("", |workload| rows::text(workload, &[key]));
-    let mut candidate = Member {
+/// The member for an instance, with the terms of its workload in the effective state.
+fn member(instance: &InstanceName, effective: &Node) -> Member {
+    let mut member = Member {
         instance: instance.clone(),
         terms: Terms::default(),
         on_failure: OnFailure::Rollback,
-        is_never_restarted: text("restartPolicy") == RestartPolicy::Never.as_str(),
+        is_never_restarted: false,
         ran: false,
         state: None,
         keeps_name: false,
         is_present: true,
     };
-    let lifecycle = lifecycle::of_config(text("runtime"), text("runtimeConfig"));
-    if let Ok(Some(lifecycle)) = lifecycle
+    let Some(workload) = effective.at(&["effectiveState", "workloads", &instance.workload]) else {
+        return member;
+    };
+    let restart_policy = rows::text(workload, &["restartPolicy"]);
+    member.is_never_restarted = restart_policy == RestartPolicy::Never.as_str();
+    let runtime = rows::text(workload, &["runtime"]);
+    let config = rows::text(workload, &["runtimeConfig"]);
+    if let Ok(Some(lifecycle)) = lifecycle::of_config(runtime, config)
         && let Some(update) = lifecycle.update
     {
-        candidate.terms = update.terms;
-        candidate.on_failure = update.on_failure.unwrap_or(OnFailure::Rollback);
+        member.terms = update.terms;
+        member.on_failure = update.on_failure.unwrap_or(OnFailure::Rollback);
     }
-    candidate
+    member
 }
 
 impl Context<'_> {
-    /// Judges an accepted update of what `masks` name, which was `old` and came to the complete
-    /// state `before`. Undoes it when it fails.
+    /// Evaluates an accepted update of the objects that `masks` name, which were `old` in the
+    /// complete state `before`. Rolls it back if it fails.
     pub(crate) fn judge(
         &mut self,
         masks: &[String],
@@ -431,19 +419,24 @@ impl Context<'_> {
         mut state: WaitState,
         give_up: Option<Instant>,
     ) -> Result<ExitCode> {
-        let effective = ClientTrial::names(accepted, before)
-            .into_iter()
-            .map(|name| effective_mask(&name));
-        let sent = self.read(&masks.iter().cloned().chain(effective).collect::<Vec<_>>())?;
+        let mut parts = masks.to_vec();
+        for name in ClientTrial::names(accepted, before) {
+            parts.push(effective_mask(&name));
+        }
+        let sent = self.read(&parts)?;
         let mut trial = ClientTrial::new(accepted, before, &mut state, &sent, self.link.now());
-        let goal = |wait: &mut WaitState, link: &mut dyn ServerLink, states: &[_]| {
-            trial.check(wait, link, states)
-        };
-        let reached = wait(&mut state, goal, give_up, self).inspect_err(|_| {
+        let end = wait(
+            &mut state,
+            |wait, link, states| trial.check(wait, link, states),
+            give_up,
+            self,
+        );
+        if end.is_err() {
             self.output.warn(
                 "the update is not watched any more: it stays in force, whether it fails or not",
             );
-        })?;
+        }
+        let reached = end?;
         if let Some(why) = &trial.failure {
             self.output.warn(format_args!("the update failed: {why}"));
             return self.undo(masks, old, &sent, &Earlier::new(before), give_up);
@@ -454,12 +447,8 @@ impl Context<'_> {
             ));
         }
         if reached && !trial.gone.is_empty() {
-            let names = trial
-                .gone
-                .iter()
-                .map(|name| &**name)
-                .collect::<Vec<_>>()
-                .join("', '");
+            let names: Vec<&str> = trial.gone.iter().map(|name| &**name).collect();
+            let names = names.join("', '");
             let text = format!(
                 "others deleted or replaced '{names}' meanwhile; all else of the update is in force"
             );
@@ -467,19 +456,18 @@ impl Context<'_> {
                 .error(text, "'ank diff' shows what is not as the manifests say");
             return Ok(ExitCode::Failed);
         }
-        let late = "nothing judges the update any more, so nothing rolls it back; follow it with 'ank get workloads -w', or apply \
+        let late = "nothing evaluates the update any more, so nothing rolls it back; follow it with 'ank get workloads -w', or apply \
                     the earlier manifest";
         let code = self.conclude(&state, reached, late);
-        let failed = self.waiting.fail_on_error && !trial.kept.is_empty();
-        Ok(if failed && code == ExitCode::Success {
-            ExitCode::WorkloadFailed
-        } else {
-            code
-        })
+        let has_failed = self.waiting.fail_on_error && !trial.kept.is_empty();
+        if has_failed && code == ExitCode::Success {
+            return Ok(ExitCode::WorkloadFailed);
+        }
+        Ok(code)
     }
 
-    /// Sends what was `old` there, but for those that are not as they were `sent`, and waits until
-    /// what ran `earlier` runs again.
+    /// Sends the `old` objects, except those that others have changed since they were `sent`, and
+    /// waits until the `earlier` instances run again.
     fn undo(
         &mut self,
         masks: &[String],
@@ -490,9 +478,16 @@ impl Context<'_> {
     ) -> Result<ExitCode> {
         let before = self.read(&rows::MASKS)?;
         let now = self.read(masks)?;
-        let is_as_sent = |mask: &String| now.at(&parts(mask)) == sent.at(&parts(mask));
-        let (ours, others): (Vec<String>, Vec<String>) =
-            masks.iter().cloned().partition(is_as_sent);
+        let mut ours = Vec::new();
+        let mut changed_by_others = Vec::new();
+        for mask in masks {
+            let path = parts(mask);
+            if now.at(&path) == sent.at(&path) {
+                ours.push(mask.clone());
+            } else {
+                changed_by_others.extend(path.last().copied());
+            }
+        }
         self.output.status("Rolling back the update.")?;
         let mut missing = None;
         if !ours.is_empty() {
@@ -506,18 +501,9 @@ impl Context<'_> {
                 }
                 accepted => accepted?,
             };
-            let mut restored: Vec<InstanceName> = accepted
-                .added
-                .iter()
-                .filter(|added| earlier.may_have_run(added))
-                .cloned()
-                .collect();
-            let changed = accepted
-                .added
-                .iter()
-                .chain(&accepted.deleted)
-                .map(|instance| instance.workload.to_string());
-            restored.extend(earlier.dependents(changed.collect_entries()));
+            let mut restored = accepted.added.clone();
+            restored.retain(|added| earlier.may_have_run(added));
+            restored.extend(earlier.dependents(changed_names(&accepted)));
             let now = self.read_restored(&restored)?;
             let state = WaitState::new(&accepted, &before, &now, AbsentAgents::Skipped);
             missing = self.wait_until_restored(&restored, state, &now, give_up)?;
@@ -529,20 +515,16 @@ impl Context<'_> {
                 .error(one_line(&text), "'ank get workloads' shows what runs");
             return Ok(ExitCode::NotRestored);
         }
-        if others.is_empty() {
+        if changed_by_others.is_empty() {
             let hint =
                 "the desired state is as it was before; correct the manifest and apply it again";
             self.output
                 .error("the update failed and was rolled back", hint);
             return Ok(ExitCode::Undone);
         }
-        let names: Vec<&str> = others
-            .iter()
-            .filter_map(|mask| parts(mask).last().copied())
-            .collect();
         let text = format!(
             "the update failed; '{}' stayed because others changed it meanwhile",
-            names.join("', '")
+            changed_by_others.join("', '")
         );
         self.output.error(
             text,
@@ -552,7 +534,7 @@ impl Context<'_> {
     }
 
     /// Waits until these instances, which ran before an update that the server has rolled back, run
-    /// again. Returns why not all of them do.
+    /// again. Returns the reason if not all of them do.
     pub(crate) fn wait_for_restored(
         &mut self,
         restored: Vec<InstanceName>,
@@ -566,10 +548,12 @@ impl Context<'_> {
             .iter()
             .map(|instance| &instance.workload)
             .collect_entries();
-        let listed = rows::instances(now.get("workloadStates")).map(|(instance, _)| instance);
-        let others =
-            listed.filter(|listed| names.contains(&listed.workload) && !restored.contains(listed));
-        let others: Vec<InstanceName> = others.collect();
+        let mut others = Vec::new();
+        for (listed, _) in rows::instances(now.get("workloadStates")) {
+            if names.contains(&listed.workload) && !restored.contains(&listed) {
+                others.push(listed);
+            }
+        }
         let state = WaitState::of_present(&restored, &others, &now, AbsentAgents::Skipped);
         self.wait_until_restored(&restored, state, &now, give_up)
     }
@@ -577,15 +561,15 @@ impl Context<'_> {
     /// Reads the states of all instances and the workloads of `restored` ones as their agents get
     /// them.
     fn read_restored(&mut self, restored: &[InstanceName]) -> Result<Node> {
-        let masks = rows::MASKS.iter().map(ToString::to_string);
-        let workloads = restored
-            .iter()
-            .map(|instance| effective_mask(&instance.workload));
-        self.read(&masks.chain(workloads).collect::<Vec<_>>())
+        let mut masks: Vec<String> = rows::MASKS.map(str::to_owned).to_vec();
+        for instance in restored {
+            masks.push(effective_mask(&instance.workload));
+        }
+        self.read(&masks)
     }
 
-    /// The same with the wait for them, and the complete state `now`. Each has its own deadline; a
-    /// limit of the command that is earlier holds as well.
+    /// The same with the wait for them, and the complete state `now`. Each has its own deadline; an
+    /// earlier limit of the command applies as well.
     fn wait_until_restored(
         &mut self,
         restored: &[InstanceName],
@@ -595,16 +579,13 @@ impl Context<'_> {
     ) -> Result<Option<String>> {
         let mut trial = ClientTrial::of_restored(restored, &state, now, self.link.now());
         if !state.has_ended() || !trial.trial.is_settled() {
-            // What is only deleted has no deadline of its own.
+            // An instance that is only deleted has no deadline of its own.
             let limit = trial.longest_deadline.max(Terms::default().deadline);
             let last = self.link.now().checked_add(limit);
-            let goal = |wait: &mut WaitState, link: &mut dyn ServerLink, states: &[_]| {
-                trial.check(wait, link, states)
-            };
             wait(
                 &mut state,
-                goal,
-                give_up.into_iter().chain(last).min(),
+                |wait, link, states| trial.check(wait, link, states),
+                [give_up, last].into_iter().flatten().min(),
                 self,
             )?;
         }
