@@ -1,5 +1,5 @@
 //! `ank apply` and `ank diff`: manifests to one update. `ank validate`: the checks of manifests
-//! that need no server, which renders templates; so what they lead to is not checked.
+//! that need no server. Only the server renders templates, so their results are not checked.
 //!
 //! Thread: `main`. Takes: files or standard input. Gives: the update; all checks are made before
 //! the connection.
@@ -75,9 +75,8 @@ fn manifests_in(folder: &str) -> Result<Vec<String>> {
     let entries = std::fs::read_dir(folder).map_err(|error| not_read(folder, &error))?;
     for entry in entries {
         let path = entry.map_err(|error| not_read(folder, &error))?.path();
-        if path
-            .extension()
-            .is_some_and(|extension| extension == "yaml")
+        if let Some(extension) = path.extension()
+            && extension == "yaml"
             && path.is_file()
         {
             files.push(path.to_string_lossy().into_owned());
@@ -134,22 +133,23 @@ fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output) -
     if let Some(error) = errors.into_iter().next() {
         return Err(error);
     }
-    let config_masks = desired
-        .configs
-        .keys()
-        .map(|name| format!("desiredState.configs.{name}"));
-    let workload_masks = desired
-        .workloads
-        .keys()
-        .map(|name| format!("desiredState.workloads.{name}"));
-    let masks: Vec<String> = config_masks.chain(workload_masks).collect();
-    let new_state = match arguments.delete {
-        true => Node::empty(),
-        false => Node::map([("desiredState", desired.node(Rendering::Sparse))]),
-    };
-    // Who deletes the item of the mode says so.
-    let may_switch = |keeps: &bool| !desired.configs.is_empty() && (*keeps || !arguments.delete);
-    let keeps_mode = arguments.mode.keeps_mode().filter(may_switch);
+    let mut masks = Vec::new();
+    for name in desired.configs.keys() {
+        masks.push(format!("desiredState.configs.{name}"));
+    }
+    for name in desired.workloads.keys() {
+        masks.push(format!("desiredState.workloads.{name}"));
+    }
+    let mut new_state = Node::empty();
+    if !arguments.delete {
+        new_state = Node::map([("desiredState", desired.node(Rendering::Sparse))]);
+    }
+    // A deletion of the item of the mode is never an accident.
+    let mut keeps_mode = arguments.mode.keeps_mode();
+    let may_delete_item = arguments.delete && keeps_mode == Some(false);
+    if desired.configs.is_empty() || may_delete_item {
+        keeps_mode = None;
+    }
     Ok(Update {
         new_state,
         masks,
@@ -159,7 +159,7 @@ fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output) -
     })
 }
 
-/// What manifests hold together, and all that is wrong with them, in the order of the files.
+/// The objects of all manifests together, and all errors, in the order of the files.
 struct Merged {
     desired: DesiredState,
     errors: Vec<CliError>,
@@ -185,49 +185,57 @@ fn merged(
         if !arguments.delete {
             errors.extend(check_blocks(input, &manifest.warnings));
         }
-        // What is refused is not ignored.
-        let is_ignored = |key: &&UnknownKey| arguments.delete || misplaced_block(key).is_none();
-        for warning in manifest
-            .warnings
-            .iter()
-            .filter(is_ignored)
-            .take(MANIFEST_WARNINGS_MAX)
-        {
-            output.warn(format_args!("{}: {warning}", input.name));
+        let mut ignored: Vec<&UnknownKey> = manifest.warnings.iter().collect();
+        if !arguments.delete {
+            // A misplaced block is an error.
+            ignored.retain(|key| misplaced_block(key).is_none());
+        }
+        for key in ignored.into_iter().take(MANIFEST_WARNINGS_MAX) {
+            output.warn(format_args!("{}: {key}", input.name));
         }
         if !arguments.delete {
-            // Who ends here because of a missing agent checks no engine later.
+            // Without an agent the command ends before the checks of engines that follow.
             let misses_agent = arguments.agent.is_none() && manifest.without_agent.is_some();
-            errors.extend(check_configs(
+            let mut check = ConfigCheck {
                 input,
-                &manifest,
-                &root,
+                root: &root,
+                warns_of_engines: warns_of_engines || misses_agent,
+                warnings: 0,
+                errors: Vec::new(),
                 output,
-                warns_of_engines || misses_agent,
-            ));
+            };
+            check.all(&manifest);
+            errors.extend(check.errors);
             errors.extend(set_agents(input, &mut manifest, arguments.agent.as_deref()).err());
         }
         let DesiredState {
             workloads, configs, ..
         } = manifest.state;
-        let names = workloads.keys().map(|name| ("workloads", name.to_string()));
-        for (kind, name) in names.chain(configs.keys().map(|name| ("configs", name.clone()))) {
-            let second = &input.name;
-            if let Some(first) = origins.insert((kind, name.clone()), second) {
-                let text = format!("Multiple {kind} with the same name '{name}' found!");
-                let hint = match first == second {
-                    true => format!("'{first}' is given twice"),
-                    false => {
-                        format!("it is in '{first}' and in '{second}'; remove it from one of them")
-                    }
-                };
-                errors.push(CliError::input(text, hint));
-            }
+        for name in workloads.keys() {
+            let first = origins.insert(("workloads", name.to_string()), &input.name);
+            errors.extend(duplicate("workloads", name, first, &input.name));
+        }
+        for name in configs.keys() {
+            let first = origins.insert(("configs", name.clone()), &input.name);
+            errors.extend(duplicate("configs", name, first, &input.name));
         }
         desired.workloads.extend(workloads);
         desired.configs.extend(configs);
     }
     Merged { desired, errors }
+}
+
+/// The error for an object of the manifest `second` that is in the manifest `first` as well; none if
+/// there is no first one.
+fn duplicate(kind: &str, name: &str, first: Option<&String>, second: &String) -> Option<CliError> {
+    let first = first?;
+    let text = format!("Multiple {kind} with the same name '{name}' found!");
+    let hint = if first == second {
+        format!("'{first}' is given twice")
+    } else {
+        format!("it is in '{first}' and in '{second}'; remove it from one of them")
+    };
+    Some(CliError::input(text, hint))
 }
 
 /// Refuses an agent of the command line that no agent can have as its name: the manifests are
@@ -246,42 +254,42 @@ fn check_agent(agent: Option<&str>) -> Result<()> {
 /// Gives all workloads the agent of the command line, if there is one.
 fn set_agents(input: &Input, manifest: &mut Manifest, agent: Option<&str>) -> Result<()> {
     if let Some(agent) = agent {
-        manifest
-            .state
-            .workloads
-            .values_mut()
-            .for_each(|workload| Arc::make_mut(workload).agent = agent.into());
+        for workload in manifest.state.workloads.values_mut() {
+            Arc::make_mut(workload).agent = agent.into();
+        }
         return Ok(());
     }
-    manifest.without_agent.as_ref().map_or(Ok(()), |(name, _)| {
-        let hint = format!("workload '{name}' in '{}' has no key 'agent'", input.name);
-        Err(CliError::input(
-            "No agent name specified -> use '--agent' option to specify!",
-            hint,
-        ))
-    })
+    let Some((name, _)) = &manifest.without_agent else {
+        return Ok(());
+    };
+    let hint = format!("workload '{name}' in '{}' has no key 'agent'", input.name);
+    Err(CliError::input(
+        "No agent name specified -> use '--agent' option to specify!",
+        hint,
+    ))
+}
+
+fn invalid(input: &Input, text: &str, hint: String) -> CliError {
+    let name = &input.name;
+    CliError::input(
+        format!("Invalid manifest data provided: {name}: {text}"),
+        hint,
+    )
 }
 
 /// Reads and checks one manifest; the order of checks is fixed, so that the same mistake leads to
 /// the same message.
 fn read_manifest(input: &Input, output: &mut Output) -> Result<(Manifest, Yaml)> {
-    let invalid = |text: &str, hint: String| {
-        CliError::input(
-            format!("Invalid manifest data provided: {}: {text}", input.name),
-            hint,
-        )
+    // First the syntax.
+    let root = match yaml::read(&input.text, Origin::Own) {
+        Ok(read) => read.root,
+        Err(error) => {
+            let otherwise = "a manifest is one YAML or JSON document";
+            let hint = hint_of_unreadable(&input.text, &error, otherwise);
+            return Err(invalid(input, &error.message, hint));
+        }
     };
-    let read = yaml::read(&input.text, Origin::Own).map_err(|error| {
-        invalid(
-            &error.message,
-            hint_of_unreadable(
-                &input.text,
-                &error,
-                "a manifest is one YAML or JSON document",
-            ),
-        )
-    })?;
-    let root = read.root;
+    // Then the fields.
     let deprecated = root.get("apiVersion").and_then(Yaml::scalar) == Some(API_VERSION_DEPRECATED);
     let rules = if deprecated {
         Rules::Manifest
@@ -291,45 +299,57 @@ fn read_manifest(input: &Input, output: &mut Output) -> Result<(Manifest, Yaml)>
     let reading = reader::read(&root, &STATE, rules);
     if !deprecated && !reading.problems.is_empty() {
         // Misspelt keys are probably the missing ones.
-        for key in reading
-            .unknown
-            .iter()
-            .filter(|key| key.nearest.is_some())
-            .take(MANIFEST_WARNINGS_MAX)
-        {
+        let misspelt = reading.unknown.iter().filter(|key| key.nearest.is_some());
+        for key in misspelt.take(MANIFEST_WARNINGS_MAX) {
             output.warn(format_args!("{}: {key}", input.name));
         }
         return Err(schema_error(input, &root, &reading));
     }
+    // Then the keys.
     check_keys(input, &root)?;
     if deprecated {
         output.status(DEPRECATED)?;
     }
-    // They would be ignored without an error.
-    let holds_objects =
-        |value: &Yaml| matches!(&value.content, Content::Map(objects) if !objects.is_empty());
-    let mut unknown = reading.unknown.iter();
-    if let Some(UnknownKey {
-        path: key,
-        location,
-        ..
-    }) = unknown.find(|key| root.get(&key.path).is_some_and(holds_objects))
-    {
-        let at = location.map_or_else(String::new, |at| format!(" at {at}"));
-        let hint = meant_or(
-            key,
-            STATE.names(),
-            "a manifest has 'apiVersion', 'workloads' and 'configs'",
-        );
-        return Err(invalid(&format!("unknown key '{key}'{at}"), hint));
-    }
-    let manifest = Manifest::new(reading, &root).map_err(|error| match error {
-        ManifestError::TagShape { message, location } => {
-            CliError::input(message, place(input, location))
+    for key in &reading.unknown {
+        if holds_objects(root.get(&key.path)) {
+            return Err(unknown_objects(input, key));
         }
-        error => invalid(&error.to_string(), "correct the manifest".to_owned()),
-    })?;
-    Ok((manifest, root))
+    }
+    // Finally the objects.
+    match Manifest::new(reading, &root) {
+        Ok(manifest) => Ok((manifest, root)),
+        Err(ManifestError::TagShape { message, location }) => {
+            Err(CliError::input(message, place(input, location)))
+        }
+        Err(error) => {
+            let hint = "correct the manifest".to_owned();
+            Err(invalid(input, &error.to_string(), hint))
+        }
+    }
+}
+
+fn holds_objects(value: Option<&Yaml>) -> bool {
+    match value {
+        Some(value) => matches!(&value.content, Content::Map(objects) if !objects.is_empty()),
+        None => false,
+    }
+}
+
+/// The error for objects below an unknown key: they would be ignored without an error.
+fn unknown_objects(input: &Input, unknown: &UnknownKey) -> CliError {
+    let key = &unknown.path;
+    let at = shown_place(unknown.location);
+    let otherwise = "a manifest has 'apiVersion', 'workloads' and 'configs'";
+    let hint = meant_or(key, STATE.names(), otherwise);
+    invalid(input, &format!("unknown key '{key}'{at}"), hint)
+}
+
+/// A place within a text: ` at line 3, column 5`; empty if it is unknown.
+fn shown_place(location: Option<Location>) -> String {
+    match location {
+        Some(at) => format!(" at {at}"),
+        None => String::new(),
+    }
 }
 
 fn refused(input: &Input, workload: &str, error: &dyn Display, hint: String) -> CliError {
@@ -360,111 +380,134 @@ fn check_blocks(input: &Input, unknown: &[UnknownKey]) -> Vec<CliError> {
     errors
 }
 
-/// The workload and the key, when an unknown key is probably `lifecycle:`.
+/// The workload and the key, if an unknown key is probably `lifecycle:`.
 fn misplaced_block(unknown: &UnknownKey) -> Option<(&str, &str)> {
     let (workload, key) = unknown.path.strip_prefix("workloads.")?.split_once('.')?;
-    nearest(key, [lifecycle::KEY]).map(|_| (workload, key))
+    nearest(key, [lifecycle::KEY])?;
+    Some((workload, key))
 }
 
-/// Refuses mount points that are further options, and errors in `lifecycle:` blocks: a misspelt key
-/// would disable a check. Warns of what engines cannot use or ignore. Texts with templates are
-/// checked by the server, which renders them.
-fn check_configs(
-    input: &Input,
-    manifest: &Manifest,
-    root: &Yaml,
-    output: &mut Output,
+/// Checks the mount points and runtime configurations of one manifest. A mount point that is a
+/// further option and an error in a `lifecycle:` block are errors: a misspelt key would disable a
+/// check. Configurations that engines cannot use, or ignore, are warnings. Texts with templates are
+/// left to the server, which renders them.
+struct ConfigCheck<'m> {
+    input: &'m Input,
+    root: &'m Yaml,
     warns_of_engines: bool,
-) -> Vec<CliError> {
-    let mut errors = Vec::new();
-    let mut warnings: usize = 0;
-    // To find the place of each takes time, and nobody reads thousands.
-    let mut may_warn = || {
-        warnings += 1;
-        warnings <= MANIFEST_WARNINGS_MAX
-    };
-    for (name, workload) in &manifest.state.workloads {
-        let begins = |field: &str| {
-            root.entry_at(&["workloads", name, field])
-                .map(|(_, value)| value.at)
-        };
+    /// Number of warnings, also of those that are not printed.
+    warnings: usize,
+    errors: Vec<CliError>,
+    output: &'m mut Output,
+}
+
+impl ConfigCheck<'_> {
+    fn all(&mut self, manifest: &Manifest) {
+        for (name, workload) in &manifest.state.workloads {
+            self.workload(name, workload);
+        }
+        let more = self.warnings.saturating_sub(MANIFEST_WARNINGS_MAX);
+        if more > 0 {
+            let file = &self.input.name;
+            self.output
+                .warn(format_args!("{file}: and {more} more of these"));
+        }
+    }
+
+    fn workload(&mut self, name: &str, workload: &Workload) {
         // The engine would take a mount point with the syntax of further options as such.
         if let Err(error) = check_mount_points(workload) {
-            errors.push(refused(input, name, &error, place(input, begins("files"))));
+            let hint = place(self.input, self.begin_of(name, "files"));
+            self.errors.push(refused(self.input, name, &error, hint));
         }
-        let config = &workload.runtime_config;
         let runtime = &*workload.runtime;
         if !RUNTIMES.contains(&runtime) {
-            if may_warn() {
-                let meant = meant_or(
-                    runtime,
-                    RUNTIMES,
-                    &format!("agents have '{}'", RUNTIMES.join("', '")),
-                );
-                output.warn(format_args!(
-                    "{}: workload '{name}': unknown runtime '{runtime}', {meant}",
-                    input.name
-                ));
-            }
-            continue;
+            self.warn_of_runtime(name, runtime);
+        } else if !is_template(workload, &workload.runtime_config) {
+            self.config(name, workload);
         }
-        if is_template(workload, config) {
-            continue;
-        }
-        let read = workload.config();
-        let begins = || begins("runtimeConfig");
-        let in_file = |at: Option<Location>| place_in_manifest(&input.text, begins()?, config, at?);
+    }
+
+    fn config(&mut self, name: &str, workload: &Workload) {
+        let config = workload.config();
         if let Err(error) = &workload.lifecycle() {
-            let line =
-                in_file(error.location).map(|at| format!("see '{}', line {}", input.name, at.line));
-            errors.push(refused(
-                input,
-                name,
-                error,
-                line.unwrap_or_else(|| place(input, begins())),
-            ));
-            continue;
-        }
-        if let Some(reason) = read
-            .engine
-            .as_ref()
-            .err()
-            .filter(|_| warns_of_engines && may_warn())
-        {
-            let at = begins().map_or_else(String::new, |at| format!(" at {at}"));
-            output.warn(format_args!(
-                "{}: workload '{name}': 'runtimeConfig'{at} cannot be run: {reason}",
-                input.name
-            ));
-        }
-        if let Some(text) = fights_with_engine(workload)
-            && may_warn()
-        {
-            let at = begins().map_or_else(String::new, |at| format!(" at {at}"));
-            output.warn(format_args!(
-                "{}: workload '{name}': 'runtimeConfig'{at}: {text}",
-                input.name
-            ));
-        }
-        for key in read.unknown.iter().filter(|_| may_warn()) {
-            let path = format!("workloads.{name}.runtimeConfig.{}", key.path);
-            let key = UnknownKey {
-                path,
-                location: in_file(key.location),
-                ..key.clone()
+            let hint = match self.place_in_config(name, workload, error.location) {
+                Some(at) => format!("see '{}', line {}", self.input.name, at.line),
+                None => place(self.input, self.begin_of(name, "runtimeConfig")),
             };
-            output.warn(format_args!("{}: {key}", input.name));
+            self.errors.push(refused(self.input, name, error, hint));
+            return;
+        }
+        let file = &self.input.name;
+        if let Err(reason) = &config.engine
+            && self.warns_of_engines
+            && self.count_warning()
+        {
+            let at = shown_place(self.begin_of(name, "runtimeConfig"));
+            self.output.warn(format_args!(
+                "{file}: workload '{name}': 'runtimeConfig'{at} cannot be run: {reason}"
+            ));
+        }
+        if let Some(text) = conflicting_restarts(workload)
+            && self.count_warning()
+        {
+            let at = shown_place(self.begin_of(name, "runtimeConfig"));
+            self.output.warn(format_args!(
+                "{file}: workload '{name}': 'runtimeConfig'{at}: {text}"
+            ));
+        }
+        for key in &config.unknown {
+            if self.count_warning() {
+                let key = UnknownKey {
+                    path: format!("workloads.{name}.runtimeConfig.{}", key.path),
+                    location: self.place_in_config(name, workload, key.location),
+                    ..key.clone()
+                };
+                self.output.warn(format_args!("{file}: {key}"));
+            }
         }
     }
-    if let more @ 1.. = warnings.saturating_sub(MANIFEST_WARNINGS_MAX) {
-        output.warn(format_args!("{}: and {more} more of these", input.name));
+
+    fn warn_of_runtime(&mut self, name: &str, runtime: &str) {
+        if !self.count_warning() {
+            return;
+        }
+        let otherwise = format!("agents have '{}'", RUNTIMES.join("', '"));
+        let meant = meant_or(runtime, RUNTIMES, &otherwise);
+        let file = &self.input.name;
+        self.output.warn(format_args!(
+            "{file}: workload '{name}': unknown runtime '{runtime}', {meant}"
+        ));
     }
-    errors
+
+    /// Counts a warning and returns whether it will be printed. Only the first ones are: finding
+    /// their places takes time.
+    fn count_warning(&mut self) -> bool {
+        self.warnings += 1;
+        self.warnings <= MANIFEST_WARNINGS_MAX
+    }
+
+    /// The place of a field of a workload in the manifest.
+    fn begin_of(&self, name: &str, field: &str) -> Option<Location> {
+        let (_, value) = self.root.entry_at(&["workloads", name, field])?;
+        Some(value.at)
+    }
+
+    /// The place in the manifest of a place in the runtime configuration.
+    fn place_in_config(
+        &self,
+        name: &str,
+        workload: &Workload,
+        at: Option<Location>,
+    ) -> Option<Location> {
+        let begin = self.begin_of(name, "runtimeConfig")?;
+        place_in_manifest(&self.input.text, begin, &workload.runtime_config, at?)
+    }
 }
 
-/// What is wrong with restarts by the engine, when there are any. Those of a pod are usual in
-/// manifests of Kubernetes and harmless as long as the agent starts nothing again.
-fn fights_with_engine(workload: &Workload) -> Option<String> {
+/// The text about restarts by the engine beside those by the agent; `None` if there are none. Those
+/// of a pod are usual in manifests of Kubernetes, and harmless if the agent restarts nothing.
+fn conflicting_restarts(workload: &Workload) -> Option<String> {
     let EngineRestarts { policy, pod } = workload.config().engine_restarts()?;
     match pod {
         None => Some(format!(
@@ -479,16 +522,16 @@ fn fights_with_engine(workload: &Workload) -> Option<String> {
     }
 }
 
-/// Whether the server renders a text of a workload.
+/// Returns whether the server renders a text of a workload.
 fn is_template(workload: &Workload, text: &str) -> bool {
     !workload.configs.is_empty() && text.contains("{{")
 }
 
 fn place(input: &Input, location: Option<Location>) -> String {
-    location.map_or_else(
-        || format!("see '{}'", input.name),
-        |at| format!("see '{}', {at}", input.name),
-    )
+    match location {
+        Some(at) => format!("see '{}', {at}", input.name),
+        None => format!("see '{}'", input.name),
+    }
 }
 
 fn schema_error(input: &Input, root: &Yaml, reading: &Reading) -> CliError {
@@ -518,54 +561,75 @@ fn schema_error(input: &Input, root: &Yaml, reading: &Reading) -> CliError {
 
 /// Refuses keys at any depth that masks cannot name.
 fn check_keys(input: &Input, root: &Yaml) -> Result<()> {
-    if let Some((text, at)) = wrong_key(root) {
-        return Err(CliError::input(text, place(input, Some(at))));
+    if let Some(key) = wrong_key(root) {
+        let hint = place(input, Some(key.at));
+        return Err(CliError::input(key_error(key), hint));
     }
-    let Some(Content::Map(workloads)) = root.get("workloads").map(|workloads| &workloads.content)
-    else {
+    let Some(workloads) = root.get("workloads") else {
         return Ok(());
     };
-    match workloads
-        .iter()
-        .find(|(key, _)| matches!(key.content, Content::Plain(Plain::Integer, _)))
-    {
-        Some((key, _)) => Err(CliError::input(
-            "The provided path does not exist! This may be caused by improper naming. \
-             Names expected to have characters in '[a-zA-Z0-9_-]'",
-            format!(
-                "put the name {} of a workload in '{}' in quotes",
-                key.scalar().unwrap_or_default(),
-                input.name
-            ),
-        )),
-        None => Ok(()),
+    let Content::Map(workloads) = &workloads.content else {
+        return Ok(());
+    };
+    for (key, _) in workloads.iter() {
+        if let Content::Plain(Plain::Integer, number) = &key.content {
+            return Err(CliError::input(
+                "The provided path does not exist! This may be caused by improper naming. \
+                 Names expected to have characters in '[a-zA-Z0-9_-]'",
+                format!(
+                    "put the name {number} of a workload in '{}' in quotes",
+                    input.name
+                ),
+            ));
+        }
     }
+    Ok(())
 }
 
-/// The message for the first wrong key below `node`, and where it is.
-fn wrong_key(node: &Yaml) -> Option<(String, Location)> {
+/// The first wrong key below `node`.
+fn wrong_key(node: &Yaml) -> Option<&Yaml> {
     match &node.content {
-        Content::Map(entries) => entries.iter().find_map(|(key, value)| {
-            let wrong = match &key.content {
-                Content::Text(text) if !has_name_characters(text) => {
-                    format!("Invalid mapping key '{text}': Expected to have characters in [a-zA-Z0-9_-].")
+        Content::Map(entries) => {
+            for (key, value) in entries.iter() {
+                let is_right = match &key.content {
+                    Content::Text(text) => has_name_characters(text),
+                    Content::Plain(kind, _) => matches!(kind, Plain::Integer),
+                    Content::List(_) | Content::Map(_) => false,
+                };
+                if !is_right {
+                    return Some(key);
                 }
-                Content::Text(_) | Content::Plain(Plain::Integer, _) => return wrong_key(value),
-                Content::Plain(..) => format!("Unsupported mapping key '{}'", key.scalar().unwrap_or_default()),
-                Content::List(_) | Content::Map(_) => format!("Unsupported mapping key '{}'", key.describe()),
-            };
-            Some((wrong, key.at))
-        }),
+                let below = wrong_key(value);
+                if below.is_some() {
+                    return below;
+                }
+            }
+            None
+        }
         Content::List(items) => items.iter().find_map(wrong_key),
         Content::Text(_) | Content::Plain(..) => None,
     }
 }
 
+fn key_error(key: &Yaml) -> String {
+    match &key.content {
+        Content::Text(text) => {
+            format!("Invalid mapping key '{text}': Expected to have characters in [a-zA-Z0-9_-].")
+        }
+        Content::Plain(..) => {
+            let text = key.scalar().unwrap_or_default();
+            format!("Unsupported mapping key '{text}'")
+        }
+        Content::List(_) | Content::Map(_) => {
+            format!("Unsupported mapping key '{}'", key.describe())
+        }
+    }
+}
+
 // ------------------------------------------------------------ `ank validate`
 
-/// Checks the manifests as one update of an empty cluster. Prints everything that is wrong in any
-/// of them: all that a server or an agent would refuse, and with `--strict` also what is only
-/// warned of.
+/// Checks the manifests as one update of an empty cluster. Prints all errors in all of them: all
+/// that a server or an agent would refuse, and with `--strict` also the warnings.
 ///
 /// # Errors
 /// Standard output cannot be written.
@@ -582,7 +646,7 @@ pub(crate) fn validate(arguments: &ValidateArguments, output: &mut Output) -> Re
         prune: PruneArguments::default(),
     };
     let earlier = output.warnings;
-    // First each file: one that cannot be read does not hide what is wrong with the others.
+    // First check each file: one that cannot be read does not hide the errors of the others.
     let mut inputs = Vec::new();
     let mut wrong = Vec::new();
     let is_stdin = arguments.manifests.first().is_some_and(|name| name == "-");
@@ -601,7 +665,7 @@ pub(crate) fn validate(arguments: &ValidateArguments, output: &mut Output) -> Re
         errors: found,
     } = merged(&inputs, &arguments, output, false);
     wrong.extend(found);
-    // Then all of them together. What cannot be read may be what others refer to.
+    // Then check all of them together. Objects that others refer to may be in an unreadable file.
     if wrong.is_empty() {
         for warning in unknown(&desired) {
             output.warn(warning);
@@ -615,6 +679,7 @@ pub(crate) fn validate(arguments: &ValidateArguments, output: &mut Output) -> Re
             "correct the manifests; 'ank apply' would be refused or fail",
         ));
     }
+    // Finally report.
     for error in &wrong {
         output.error(error, &error.hint());
     }
@@ -630,10 +695,8 @@ pub(crate) fn validate(arguments: &ValidateArguments, output: &mut Output) -> Re
         );
         return Ok(ExitCode::Failed);
     }
-    let (workloads, configs) = (
-        counted(desired.workloads.len(), "workload"),
-        counted(desired.configs.len(), "config"),
-    );
+    let workloads = counted(desired.workloads.len(), "workload");
+    let configs = counted(desired.configs.len(), "config");
     output.status(&format!("Valid: {workloads}, {configs}."))?;
     Ok(ExitCode::Success)
 }
@@ -652,20 +715,25 @@ fn errors(state: &DesiredState) -> Vec<String> {
         if let Err(error) = named.and_then(|()| check_config_references(workload)) {
             errors.push(format!("workload '{name}': {error}"));
         }
-        let is_run = !is_template(workload, &workload.runtime_config)
-            && RUNTIMES.contains(&&*workload.runtime);
-        if is_run && let Err(error) = &workload.config().engine {
+        let is_known = RUNTIMES.contains(&&*workload.runtime);
+        if is_known
+            && !is_template(workload, &workload.runtime_config)
+            && let Err(error) = &workload.config().engine
+        {
             errors.push(format!("workload '{name}': {error}"));
         }
     }
-    let workload = |name: &str| state.workloads.get(name).map(|workload| &**workload);
-    if let Some(cycle) = find_cycle(workload, state.workloads.keys()) {
+    let cycle = find_cycle(
+        |name| Some(&**state.workloads.get(name)?),
+        state.workloads.keys(),
+    );
+    if let Some(cycle) = cycle {
         errors.push(cycle_text(&cycle));
     }
     errors
 }
 
-/// What the manifests refer to and do not have: it may be in the cluster, or a typing error.
+/// Names in the manifests of objects that no manifest has: they are in the cluster, or typing errors.
 fn unknown(state: &DesiredState) -> Vec<String> {
     let mut unknown = Vec::new();
     for (name, workload) in &state.workloads {

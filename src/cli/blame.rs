@@ -1,5 +1,5 @@
-//! `ank blame`: how long the starts of workloads took and what they waited for, as a table, JSON or
-//! a chart.
+//! `ank blame`: the durations of the starts of workloads and the dependencies that they waited for,
+//! as a table, JSON or a chart.
 //!
 //! Thread: `main`, plain functions. All times are in milliseconds since the start of the server,
 //! which keeps them.
@@ -26,18 +26,18 @@ pub(crate) fn print(
     output: &mut Output,
 ) -> Result<()> {
     let starts = Starts::of(&link.complete_state(&MASKS)?)?;
-    CliError::check_workloads(
-        names,
-        starts.all.iter().map(|start| &*start.instance.workload),
-    )?;
-    let is_wanted = |start: &&Start| {
-        names.is_empty() || names.iter().any(|name| **name == *start.instance.workload)
-    };
-    let mut wanted: Vec<&Start> = starts.all.iter().filter(is_wanted).collect();
-    let total = |start: &Start| start.total().or(start.so_far(start.begin(), starts.now));
-    wanted.sort_by_key(|start| (Reverse(total(start)), start.instance.clone()));
+    let known = starts.all.iter().map(|start| &*start.instance.workload);
+    CliError::check_workloads(names, known)?;
+    let mut wanted: Vec<&Start> = starts.all.iter().collect();
+    if !names.is_empty() {
+        wanted.retain(|start| names.iter().any(|name| **name == *start.instance.workload));
+    }
+    wanted.sort_by_key(|start| {
+        let so_far = start.so_far(start.begin(), starts.now);
+        (Reverse(start.total().or(so_far)), start.instance.clone())
+    });
     if *format == Format::Svg {
-        return output.result(&svg(&starts, &wanted));
+        return output.result(&Chart::new(&starts, &wanted).svg());
     }
     let blank = Start::default();
     let rows = wanted.iter().map(|start| fields(start, starts.now));
@@ -48,59 +48,67 @@ pub(crate) fn print(
     view.print("workloads", TooWide::Drop, None, output)
 }
 
-/// What is shown of a start at `now`.
+/// The columns of a start at `now`.
 fn fields(start: &Start, now: u64) -> Vec<Column> {
-    // `>` marks what goes on, since `from`.
-    let lasted = |heading, key: &str, time: Option<u64>, from: Option<u64>| {
-        let so_far = || {
-            start
-                .so_far(from, now)
-                .map_or_else(String::new, |so_far| format!(">{}", seconds(so_far)))
-        };
-        Column::new(heading, key, time.map_or_else(so_far, seconds), value(time))
-    };
-    let text = |heading, key: &str, text: &str| {
-        Column::new(
-            heading,
-            key,
-            one_line(text),
-            value(Some(text).filter(|text| !text.is_empty())),
-        )
-    };
-    let Start {
-        instance,
-        starts,
-        waited_for,
-        prepared,
-        desired,
-        waiting,
-        starting,
-        started,
-        running,
-        ended,
-    } = start;
-    let mut fields = vec![
+    let instance = &start.instance;
+    let starts = start.starts;
+    let waited = Lasted::new(start, start.waited(), start.waiting, now);
+    let started = Lasted::new(start, start.start(), start.starting, now);
+    let ready = Lasted::new(start, start.ready(), start.started, now);
+    let total = Lasted::new(start, start.total(), start.begin(), now);
+    vec![
         Column::text("WORKLOAD NAME", "workload", &instance.workload),
         Column::text("AGENT", "agent", &instance.agent),
         Column::text("ID", "id", &instance.id).wide(),
-        Column::new("STARTS", "starts", starts.to_string(), *starts).wide(),
-        lasted("WAITED", "waitedMs", start.waited(), *waiting),
-        text("WAITED FOR", "waitedFor", waited_for),
-        text("PREPARED", "prepared", prepared),
-        lasted("START", "startMs", start.start(), *starting),
-        lasted("READY", "readyMs", start.ready(), *started),
-        lasted("TOTAL", "totalMs", start.total(), start.begin()),
-    ];
-    let moments = [
-        ("desiredAtMs", desired),
-        ("waitingAtMs", waiting),
-        ("startingAtMs", starting),
-        ("startedAtMs", started),
-        ("runningAtMs", running),
-        ("endedAtMs", ended),
-    ];
-    fields.extend(moments.map(|(key, at)| Column::data(key, value(*at))));
-    fields
+        Column::new("STARTS", "starts", starts.to_string(), starts).wide(),
+        waited.column("WAITED", "waitedMs"),
+        text_column("WAITED FOR", "waitedFor", &start.waited_for),
+        text_column("PREPARED", "prepared", &start.prepared),
+        started.column("START", "startMs"),
+        ready.column("READY", "readyMs"),
+        total.column("TOTAL", "totalMs"),
+        Column::data("desiredAtMs", value(start.desired)),
+        Column::data("waitingAtMs", value(start.waiting)),
+        Column::data("startingAtMs", value(start.starting)),
+        Column::data("startedAtMs", value(start.started)),
+        Column::data("runningAtMs", value(start.running)),
+        Column::data("endedAtMs", value(start.ended)),
+    ]
+}
+
+/// A text that is missing for programs if it is empty.
+fn text_column(heading: &'static str, key: &str, text: &str) -> Column {
+    let mut for_programs = None;
+    if !text.is_empty() {
+        for_programs = Some(text);
+    }
+    Column::new(heading, key, one_line(text), value(for_programs))
+}
+
+/// The duration of a part of a start, which may continue.
+struct Lasted {
+    whole: Option<u64>,
+    so_far: Option<u64>,
+}
+
+impl Lasted {
+    /// A part of `start` since `from`; `whole` once it has ended.
+    fn new(start: &Start, whole: Option<u64>, from: Option<u64>, now: u64) -> Self {
+        Self {
+            whole,
+            so_far: start.so_far(from, now),
+        }
+    }
+
+    /// The column, with `>` before a part that continues.
+    fn column(&self, heading: &'static str, key: &str) -> Column {
+        let shown = match (self.whole, self.so_far) {
+            (Some(whole), _) => seconds(whole),
+            (None, Some(so_far)) => format!(">{}", seconds(so_far)),
+            (None, None) => String::new(),
+        };
+        Column::new(heading, key, shown, value(self.whole))
+    }
 }
 
 // ------------------------------------------------------------- start times
@@ -126,36 +134,37 @@ pub(crate) struct Starts {
     pub(crate) all: Vec<Start>,
 }
 
-/// The latest start of one instance; what did not happen, or was not reported, is missing.
+/// Latest time that is read, in milliseconds (35,000 years): nothing that a server sends overflows.
+const TIME_MAX: u64 = 1 << 50;
+
+/// The latest start of one instance. Its times are those of first reports; `None` for a state that
+/// was not reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Start {
-    /// Which instance.
     #[serde(skip)]
     pub(crate) instance: InstanceName,
     /// Accepted as a part of the desired state.
     #[serde(deserialize_with = "time")]
     pub(crate) desired: Option<u64>,
-    /// First reported as waiting for others.
+    /// Waits for other workloads.
     #[serde(deserialize_with = "time")]
     pub(crate) waiting: Option<u64>,
-    /// First reported as starting.
     #[serde(deserialize_with = "time")]
     pub(crate) starting: Option<u64>,
-    /// First reported as started and not ready.
+    /// Started and not ready.
     #[serde(deserialize_with = "time")]
     pub(crate) started: Option<u64>,
-    /// First reported as running, which is ready.
+    /// Running, which is ready.
     #[serde(deserialize_with = "time")]
     pub(crate) running: Option<u64>,
-    /// First reported as ended.
     #[serde(deserialize_with = "time")]
     pub(crate) ended: Option<u64>,
-    /// How many starts of it were reported.
+    /// Number of reported starts.
     pub(crate) starts: u64,
-    /// How far its start was prepared; empty when it was not.
+    /// The prepared part of its start; empty without one.
     pub(crate) prepared: String,
-    /// The dependency that was met last while it waited; empty when there is none.
+    /// The dependency that was met last while it waited; empty without one.
     #[serde(skip)]
     pub(crate) waited_for: String,
 }
@@ -168,18 +177,13 @@ impl Starts {
             let hint = "an ank-server of Ankaios lite keeps them, if it is not older than this ank";
             return Err(CliError::start("the server keeps no start times", hint));
         };
-        let number = |key: &str| {
-            timings
-                .get(key)
-                .and_then(Node::as_number)
-                .unwrap_or_default()
-                .min(1 << 50)
-        };
+        // First read all starts.
         let mut all = Vec::new();
         for (instance, times) in instances(timings.get("instances")) {
             let start: Start = times.read(PART).unwrap_or_default();
             all.push(Start { instance, ..start });
         }
+        // Then find the dependency that each waited for last.
         let needs = needs(state);
         let mut by_name: HashMap<&str, Vec<&Start>> = HashMap::new();
         for start in &all {
@@ -194,8 +198,8 @@ impl Starts {
             start.waited_for = name;
         }
         Ok(Self {
-            now: number("now"),
-            boot: number("boot"),
+            now: number(timings, "now"),
+            boot: number(timings, "boot"),
             all,
         })
     }
@@ -204,61 +208,76 @@ impl Starts {
     pub(crate) fn by_workload(&self) -> HashMap<&str, &Start> {
         let mut all: Vec<&Start> = self.all.iter().collect();
         all.sort_by_key(|start| start.desired); // A later one replaces an earlier one.
-        all.into_iter()
-            .map(|start| (&*start.instance.workload, start))
-            .collect()
+        let mut by_workload = HashMap::new();
+        for start in all {
+            by_workload.insert(&*start.instance.workload, start);
+        }
+        by_workload
     }
 
-    /// The workload among those that pass `filter` which was ready last, the dependency that it
+    /// The workload that was ready last, among those that pass `filter`, the dependency that it
     /// waited for last, and so on.
     pub(crate) fn last_chain(&self, filter: impl Fn(&str) -> bool) -> BTreeSet<&str> {
-        let among = self
-            .all
-            .iter()
-            .filter(|start| filter(&start.instance.workload));
-        let mut next = among
-            .filter(|start| start.ready_at().is_some())
-            .max_by_key(|start| start.ready_at());
-        let (mut chain, by_workload) = (BTreeSet::new(), self.by_workload());
-        while let Some(start) = next.filter(|start| chain.insert(&*start.instance.workload)) {
+        let mut next = None;
+        let mut last_ready = None;
+        for start in &self.all {
+            let ready_at = start.ready_at();
+            if ready_at.is_some() && ready_at >= last_ready && filter(&start.instance.workload) {
+                last_ready = ready_at;
+                next = Some(start);
+            }
+        }
+        let by_workload = self.by_workload();
+        let mut chain = BTreeSet::new();
+        while let Some(start) = next {
+            if !chain.insert(&*start.instance.workload) {
+                break; // Workloads that wait for each other.
+            }
             next = by_workload.get(&*start.waited_for).copied();
         }
         chain
     }
 }
 
+fn number(timings: &Node, key: &str) -> u64 {
+    let number = timings.get(key).and_then(Node::as_number);
+    number.unwrap_or_default().min(TIME_MAX)
+}
+
 fn time<'de, D: Deserializer<'de>>(time: D) -> Result<Option<u64>, D::Error> {
-    // Later start times are taken for this one, in milliseconds (35,000 years): nothing that a
-    // server sends overflows.
-    Option::<u64>::deserialize(time).map(|time| time.map(|time| time.min(1 << 50)))
+    let time = Option::<u64>::deserialize(time)?;
+    Ok(time.map(|time| time.min(TIME_MAX)))
 }
 
 /// The dependency of `start` that was met last while it waited.
 fn met_last(start: &Start, needs: &Needs, by_name: &HashMap<&str, Vec<&Start>>) -> String {
-    let Some((waiting, starting)) = start.waiting.zip(start.starting) else {
+    let (Some(waiting), Some(starting)) = (start.waiting, start.starting) else {
         return String::new();
     };
-    let mut last = None;
+    let mut last_met = None;
+    let mut last_name = "";
     for (name, condition) in needs.get(&*start.instance.workload).into_iter().flatten() {
         for other in by_name.get(name.as_str()).into_iter().flatten() {
             let Some(at) = other.met(condition) else {
                 continue;
             };
-            if (waiting..=starting).contains(&at) {
-                last = last.max(Some((at, name)));
+            // Of several at the same time it is the last name.
+            if (waiting..=starting).contains(&at) && last_met <= Some(at) {
+                last_met = Some(at);
+                last_name = name;
             }
         }
     }
-    last.map(|(_, name)| name.clone()).unwrap_or_default()
+    last_name.to_owned()
 }
 
-/// The time between two moments; `None` when one of them is missing, or they are not in this order.
+/// The time between two moments; `None` if one of them is missing, or they are not in this order.
 fn between(from: Option<u64>, to: Option<u64>) -> Option<u64> {
     to?.checked_sub(from?)
 }
 
 impl Start {
-    /// When a dependency with `condition` on this instance was met.
+    /// The time at which a dependency with `condition` on this instance was met.
     fn met(&self, condition: &str) -> Option<u64> {
         match AddCondition::parse(condition)? {
             AddCondition::Running => self.running,
@@ -266,55 +285,58 @@ impl Start {
         }
     }
 
-    /// When it was ready. Without a report that it starts, it ran before the server knew of it, and
-    /// nobody knows when it was ready.
+    /// The time at which it was ready. It is unknown without a report that it starts: then it ran
+    /// before the server knew of it.
     pub(crate) fn ready_at(&self) -> Option<u64> {
-        self.running.filter(|_| self.starting.is_some())
+        self.starting?;
+        self.running
     }
 
-    /// When it was ready; of what ended before it was reported to run, as a short job does, when it
-    /// ended.
+    /// The time at which it was ready, or at which it ended before it was reported to run, as a
+    /// short job does.
     pub(crate) fn done_at(&self) -> Option<u64> {
-        self.ready_at().or(self
-            .ended
-            .filter(|_| self.starting.is_some() && self.running.is_none()))
+        self.starting?;
+        self.running.or(self.ended)
     }
 
-    /// When the start began: with the acceptance of the instance, or, if it had been started
-    /// before, with the first report after that.
+    /// The begin of the start: the acceptance of the instance, or, after an earlier start, the first
+    /// report.
     pub(crate) fn begin(&self) -> Option<u64> {
         if self.starts > 1 {
-            self.waiting.into_iter().chain(self.starting).min()
+            [self.waiting, self.starting].into_iter().flatten().min()
         } else {
             self.desired
         }
     }
 
-    /// How long it waited before it was started.
+    /// The time that it waited before it was started.
     pub(crate) fn waited(&self) -> Option<u64> {
         between(self.waiting, self.starting)
     }
 
-    /// How long its engine took to start it.
+    /// The time that its engine took to start it.
     pub(crate) fn start(&self) -> Option<u64> {
         between(self.starting, self.started.or(self.running).or(self.ended))
     }
 
-    /// How long it took from there until it was ready.
+    /// The time from there until it was ready.
     pub(crate) fn ready(&self) -> Option<u64> {
         between(self.started, self.running)
     }
 
-    /// How long it took altogether.
+    /// The whole time until it was ready.
     pub(crate) fn total(&self) -> Option<u64> {
         between(self.begin(), self.done_at())
     }
 
-    /// How long it takes already at `now`, since `from`; `None` when it is done, or has not begun.
+    /// The time since `from` if the start continues at `now`.
     pub(crate) fn so_far(&self, from: Option<u64>, now: u64) -> Option<u64> {
-        let goes_on =
-            self.waiting.or(self.starting).is_some() && self.running.or(self.ended).is_none();
-        between(from.filter(|_| goes_on), Some(now))
+        let has_begun = self.waiting.or(self.starting).is_some();
+        let is_over = self.running.or(self.ended).is_some();
+        if !has_begun || is_over {
+            return None;
+        }
+        between(from, Some(now))
     }
 }
 
@@ -327,37 +349,69 @@ pub(crate) fn seconds(milliseconds: u64) -> String {
 
 /// Width of the chart in pixels, as all lengths here.
 const WIDTH: f64 = 800.0;
-/// Where the bars begin, behind the names.
+/// Left end of the bars, behind the names.
 const LEFT: f64 = 225.0;
-/// Where they end, before the totals.
+/// Right end of the bars, before the totals.
 const RIGHT: f64 = 730.0;
-/// Where the first row begins, below the legend.
+/// Top of the first row, below the legend.
 const TOP: f64 = 62.0;
-/// From one row to the next.
+/// Distance of two rows.
 const ROW: f64 = 24.0;
 /// Height of a bar.
 const BAR: f64 = 14.0;
+/// Height of the axis and its caption, below the rows.
+const AXIS: f64 = 46.0;
+/// Distance of two entries of the legend.
+const LEGEND_COLUMN: f64 = 90.0;
 /// Characters of a name and its agent that fit before the bars.
 const LABEL_MAX: usize = 28;
-/// How much of the time axis follows the last event, as a part of the whole: room for what runs.
+/// The part of the time axis after the last event, one twentieth: room for running instances.
 const REST: u64 = 20;
+/// Largest number of lines across the chart.
+const AXIS_LINES_MAX: u64 = 8;
 
-/// What an instance does: its name in the legend, its colour, and the height of its bars. The
-/// colours differ in brightness too. An instance that is accepted and not reported yet has a line
-/// in place of a bar.
-type Stage = (&'static str, &'static str, f64);
+/// A part of a start. The colours differ in brightness too. An accepted instance without a report
+/// has a line in place of a bar.
+#[derive(Clone, Copy)]
+struct Stage {
+    /// The name in the legend.
+    name: &'static str,
+    colour: &'static str,
+    height: f64,
+}
+
 const STAGES: [Stage; 5] = [
-    ("accepted", "#8a8f98", 2.0),
-    ("waits", "#c8ccd2", BAR),
-    ("starts", "#3b76c4", BAR),
-    ("not ready", "#edae49", BAR),
-    ("running", "#5fa777", BAR),
+    Stage::new("accepted", "#8a8f98", 2.0),
+    Stage::new("waits", "#c8ccd2", BAR),
+    Stage::new("starts", "#3b76c4", BAR),
+    Stage::new("not ready", "#edae49", BAR),
+    Stage::new("running", "#5fa777", BAR),
 ];
 
-/// The stages of a start with the moments at which they begin and end, `None` for the last one of
-/// what goes on.
-fn stages(start: &Start) -> impl Iterator<Item = (Stage, u64, Option<u64>)> {
-    let accepted = start.desired.filter(|_| start.begin() == start.desired);
+impl Stage {
+    const fn new(name: &'static str, colour: &'static str, height: f64) -> Self {
+        Self {
+            name,
+            colour,
+            height,
+        }
+    }
+}
+
+/// A stage of one start, between two moments.
+struct Bar {
+    stage: Stage,
+    from: u64,
+    /// `None` if it continues.
+    to: Option<u64>,
+}
+
+/// The bars of a start, in the order of time.
+fn bars_of(start: &Start) -> Vec<Bar> {
+    let mut accepted = None;
+    if start.begin() == start.desired {
+        accepted = start.desired;
+    }
     let begins = [
         accepted,
         start.waiting,
@@ -365,175 +419,256 @@ fn stages(start: &Start) -> impl Iterator<Item = (Stage, u64, Option<u64>)> {
         start.started,
         start.running,
     ];
-    let mut begins: Vec<(u64, Stage)> = begins
-        .into_iter()
-        .zip(STAGES)
-        .filter_map(|(at, it)| Some((at?, it)))
-        .collect();
-    begins.sort_by_key(|(at, _)| *at);
-    let ends: Vec<Option<u64>> = begins
-        .iter()
-        .skip(1)
-        .map(|(at, _)| Some(*at))
-        .chain([start.ended])
-        .collect();
-    begins
-        .into_iter()
-        .zip(ends)
-        .map(|((from, stage), to)| (stage, from, to))
+    let mut bars = Vec::new();
+    for (from, stage) in begins.into_iter().zip(STAGES) {
+        if let Some(from) = from {
+            bars.push(Bar {
+                stage,
+                from,
+                to: None,
+            });
+        }
+    }
+    bars.sort_by_key(|bar| bar.from);
+    // Each ends where the next one begins.
+    let mut end = start.ended;
+    for bar in bars.iter_mut().rev() {
+        bar.to = end;
+        end = Some(bar.from);
+    }
+    bars
 }
 
-/// The chart of `wanted`, by the time at which they were accepted.
-fn svg(starts: &Starts, wanted: &[&Start]) -> String {
-    let mut rows = wanted.to_vec();
-    let or_last = |at: Option<u64>| at.unwrap_or(u64::MAX);
-    rows.sort_by_key(|start| {
-        (
-            or_last(start.begin()),
-            or_last(start.starting),
-            start.instance.clone(),
-        )
-    });
-    // From the first to the last event, and a little more; to now when something goes on.
-    let moments: Vec<u64> = rows
-        .iter()
-        .flat_map(|start| stages(start))
-        .flat_map(|(_, from, to)| [Some(from), to])
-        .flatten()
-        .collect();
-    let from = moments.iter().min().copied().unwrap_or_default();
-    let last = moments
-        .iter()
-        .max()
-        .copied()
-        .unwrap_or_default()
-        .max(from + 1);
-    let goes_on = rows
-        .iter()
-        .any(|start| start.so_far(Some(0), starts.now).is_some());
-    let to = if goes_on {
-        starts.now.max(last)
-    } else {
-        last + (last - from).div_ceil(REST)
-    };
-    let x =
-        |at: u64| LEFT + (RIGHT - LEFT) * (at.clamp(from, to) - from) as f64 / (to - from) as f64;
+/// The rows and the scale of a chart.
+struct Chart<'s> {
+    starts: &'s Starts,
+    /// By the time at which they were accepted.
+    rows: Vec<&'s Start>,
+    /// The first and the last moment of the time axis.
+    from: u64,
+    to: u64,
+    /// The workloads of the chain that was ready last.
+    chain: BTreeSet<&'s str>,
+}
 
-    let bottom = TOP + ROW * rows.len() as f64;
-    // What stands below the rows: the axis.
-    let height = bottom + 46.0;
-    let mut lines = vec![format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\" \
-         font-family=\"sans-serif\" font-size=\"12\" fill=\"#22262b\">"
-    )];
-    lines.push(rectangle([0.0, 0.0, WIDTH, height], "#ffffff"));
-    lines.push(
-        "<text x=\"10\" y=\"24\" font-size=\"15\" font-weight=\"bold\">Start times</text>"
-            .to_owned(),
-    );
-    for (column, (name, colour, height)) in STAGES.iter().enumerate() {
-        let (x, height) = (LEFT + 90.0 * column as f64, height.min(10.0));
-        lines.push(rectangle([x, 20.0 - height / 2.0, 18.0, height], colour));
-        lines.push(format!(
-            "<text x=\"{:.1}\" y=\"24\">{name}</text>",
-            x + 24.0
-        ));
-    }
-    let note = "Lines lead from what a start waited for. Bold: the chain that was ready last. Right: totals in seconds.";
-    lines.push(format!(
-        "<text x=\"{LEFT}\" y=\"44\" font-size=\"11\" fill=\"#5b626b\">{note}</text>"
-    ));
-
-    // The distance of lines across the chart is 1, 2 or 5 milliseconds, with zeros.
-    let mut steps = (0..).flat_map(|zeros| [1, 2, 5].map(|digit| digit * 10_u64.pow(zeros)));
-    // Lines across the chart, at most.
-    let step = steps.find(|step| (to - from) / step <= 8).unwrap_or(1);
-    for tick in (starts.boot + from).div_ceil(step)..=(starts.boot + to) / step {
-        let at = tick * step;
-        let (x, label) = (x(at - starts.boot), label(at, step));
-        lines.push(format!(
-            "<line x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{bottom}\" stroke=\"#e3e6ea\"/>"
-        ));
-        lines.push(format!(
-            "<text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{label}</text>",
-            bottom + 16.0
-        ));
-    }
-    let (middle, below) = ((LEFT + RIGHT) / 2.0, bottom + 36.0);
-    lines.push(format!(
-        "<text x=\"{middle}\" y=\"{below}\" text-anchor=\"middle\" fill=\"#5b626b\">seconds since the boot of the server's node</text>"
-    ));
-
-    let chain =
-        starts.last_chain(|name| rows.iter().any(|start| *start.instance.workload == *name));
-    let middles = || (0..).map(|row| TOP + ROW / 2.0 + ROW * f64::from(row));
-    for (start, y) in rows.iter().zip(middles()) {
-        let bars = stages(start).map(|((_, colour, height), from, end)| {
-            let (begin, end) = (x(from), x(end.unwrap_or(to)));
-            // Bars that are shorter cannot be seen.
-            rectangle(
-                [begin, y - height / 2.0, (end - begin).max(1.0), height],
-                colour,
-            )
+impl<'s> Chart<'s> {
+    fn new(starts: &'s Starts, wanted: &[&'s Start]) -> Self {
+        let mut rows = wanted.to_vec();
+        rows.sort_by_key(|start| {
+            let begin = start.begin().unwrap_or(u64::MAX);
+            let starting = start.starting.unwrap_or(u64::MAX);
+            (begin, starting, start.instance.clone())
         });
-        let [before, after] = labels(start, y + 4.0, chain.contains(&*start.instance.workload));
-        lines.push(before);
-        lines.extend(bars);
-        lines.push(after);
-    }
-    // From the row of what a start waited for to its own, where it began.
-    for (start, y) in rows.iter().zip(middles()) {
-        let needed = rows
-            .iter()
-            .zip(middles())
-            .find(|(other, _)| *other.instance.workload == *start.waited_for);
-        let Some(((_, needed_y), begin)) = needed.zip(start.starting) else {
-            continue;
-        };
-        let in_chain = chain.contains(&*start.instance.workload);
-        let (colour, width) = if in_chain {
-            ("#22262b", 1.6)
+        // From the first to the last event, and a little more; to now if a start continues.
+        let mut moments = BTreeSet::new();
+        let mut continues = false;
+        for start in &rows {
+            for bar in bars_of(start) {
+                moments.insert(bar.from);
+                moments.extend(bar.to);
+            }
+            continues |= start.so_far(Some(0), starts.now).is_some();
+        }
+        let from = moments.first().copied().unwrap_or_default();
+        let last = moments.last().copied().unwrap_or_default().max(from + 1);
+        let to = if continues {
+            starts.now.max(last)
         } else {
-            ("#8a8f98", 1.0)
+            last + (last - from).div_ceil(REST)
         };
-        let x = x(begin);
-        lines.push(format!(
-            "<path d=\"M{x:.1} {needed_y}V{y}\" stroke=\"{colour}\" stroke-width=\"{width}\"/>"
-        ));
+        let chain =
+            starts.last_chain(|name| rows.iter().any(|start| *start.instance.workload == *name));
+        Self {
+            starts,
+            rows,
+            from,
+            to,
+            chain,
+        }
     }
-    lines.join("\n") + "\n</svg>\n"
+
+    fn svg(&self) -> String {
+        let mut lines = self.head();
+        lines.extend(self.axis());
+        lines.extend(self.bars());
+        lines.extend(self.links());
+        lines.join("\n") + "\n</svg>\n"
+    }
+
+    /// The horizontal place of a moment.
+    fn x(&self, at: u64) -> f64 {
+        let since_from = at.clamp(self.from, self.to) - self.from;
+        LEFT + (RIGHT - LEFT) * since_from as f64 / (self.to - self.from) as f64
+    }
+
+    /// The middle of a row.
+    fn y(row: usize) -> f64 {
+        TOP + ROW / 2.0 + ROW * row as f64
+    }
+
+    /// The lower end of the rows.
+    fn bottom(&self) -> f64 {
+        TOP + ROW * self.rows.len() as f64
+    }
+
+    fn is_in_chain(&self, start: &Start) -> bool {
+        self.chain.contains(&*start.instance.workload)
+    }
+
+    /// The title and the legend.
+    fn head(&self) -> Vec<String> {
+        let height = self.bottom() + AXIS;
+        let mut lines = vec![format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\" \
+             font-family=\"sans-serif\" font-size=\"12\" fill=\"#22262b\">"
+        )];
+        lines.push(rectangle([0.0, 0.0, WIDTH, height], "#ffffff"));
+        lines.push(
+            "<text x=\"10\" y=\"24\" font-size=\"15\" font-weight=\"bold\">Start times</text>"
+                .to_owned(),
+        );
+        for (column, stage) in STAGES.iter().enumerate() {
+            let name = stage.name;
+            let x = LEFT + LEGEND_COLUMN * column as f64;
+            let height = stage.height.min(10.0);
+            let sample = [x, 20.0 - height / 2.0, 18.0, height];
+            lines.push(rectangle(sample, stage.colour));
+            let x = x + 24.0;
+            lines.push(format!("<text x=\"{x:.1}\" y=\"24\">{name}</text>"));
+        }
+        let note = "Lines lead from what a start waited for. Bold: the chain that was ready last. Right: totals in seconds.";
+        lines.push(format!(
+            "<text x=\"{LEFT}\" y=\"44\" font-size=\"11\" fill=\"#5b626b\">{note}</text>"
+        ));
+        lines
+    }
+
+    /// The lines across the chart, and the axis below it.
+    fn axis(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let bottom = self.bottom();
+        let boot = self.starts.boot;
+        let step = axis_step(self.to - self.from);
+        for tick in (boot + self.from).div_ceil(step)..=(boot + self.to) / step {
+            let at = tick * step;
+            let x = self.x(at - boot);
+            let label = label(at, step);
+            let label_y = bottom + 16.0;
+            lines.push(format!(
+                "<line x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{bottom}\" stroke=\"#e3e6ea\"/>"
+            ));
+            lines.push(format!(
+                "<text x=\"{x:.1}\" y=\"{label_y}\" text-anchor=\"middle\">{label}</text>"
+            ));
+        }
+        let middle = (LEFT + RIGHT) / 2.0;
+        let caption_y = bottom + 36.0;
+        lines.push(format!(
+            "<text x=\"{middle}\" y=\"{caption_y}\" text-anchor=\"middle\" fill=\"#5b626b\">seconds since the boot of the server's node</text>"
+        ));
+        lines
+    }
+
+    /// The rows: the name, the bars, and the total.
+    fn bars(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (row, start) in self.rows.iter().enumerate() {
+            let y = Self::y(row);
+            let baseline = y + 4.0;
+            let weight = if self.is_in_chain(start) {
+                "bold"
+            } else {
+                "normal"
+            };
+            lines.push(label_before(start, baseline, weight));
+            for Bar { stage, from, to } in bars_of(start) {
+                let begin = self.x(from);
+                let end = self.x(to.unwrap_or(self.to));
+                let width = (end - begin).max(1.0); // A shorter bar cannot be seen.
+                let height = stage.height;
+                let place = [begin, y - height / 2.0, width, height];
+                lines.push(rectangle(place, stage.colour));
+            }
+            lines.push(label_after(start, baseline, weight));
+        }
+        lines
+    }
+
+    /// The lines from the row of a dependency to that of the start that waited for it, at its begin.
+    fn links(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (row, start) in self.rows.iter().enumerate() {
+            let mut rows = self.rows.iter();
+            let needed = rows.position(|other| *other.instance.workload == *start.waited_for);
+            let (Some(needed_row), Some(begin)) = (needed, start.starting) else {
+                continue;
+            };
+            let style = if self.is_in_chain(start) {
+                "stroke=\"#22262b\" stroke-width=\"1.6\""
+            } else {
+                "stroke=\"#8a8f98\" stroke-width=\"1\""
+            };
+            let x = self.x(begin);
+            let needed_y = Self::y(needed_row);
+            let y = Self::y(row);
+            lines.push(format!("<path d=\"M{x:.1} {needed_y}V{y}\" {style}/>"));
+        }
+        lines
+    }
 }
 
-fn rectangle([x, y, width, height]: [f64; 4], colour: &str) -> String {
+/// The distance of lines across a chart of `span` milliseconds: 1, 2 or 5, with zeros.
+fn axis_step(span: u64) -> u64 {
+    let mut power = 1;
+    loop {
+        for digit in [1, 2, 5] {
+            let step = digit * power;
+            if span / step <= AXIS_LINES_MAX {
+                return step;
+            }
+        }
+        power *= 10;
+    }
+}
+
+/// The rectangle with the left and upper end, width and height of `place`.
+fn rectangle(place: [f64; 4], colour: &str) -> String {
+    let [x, y, width, height] = place;
     format!(
         "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{colour}\"/>"
     )
 }
 
-/// What stands before and behind the bars of a start.
-fn labels(start: &Start, baseline: f64, in_chain: bool) -> [String; 2] {
+/// The name before the bars of a start, and the text that a viewer shows beside the pointer.
+fn label_before(start: &Start, baseline: f64, weight: &str) -> String {
     let name = shortened(&one_line(&start.instance.workload), LABEL_MAX);
-    // The agent only where there is room for a part of it that is of use.
+    // The agent only if there is room for a useful part of it.
     let agent = match LABEL_MAX.saturating_sub(name.chars().count() + 1) {
         0..4 => String::new(),
         room => shortened(&one_line(&start.instance.agent), room),
     };
-    let (weight, right) = (if in_chain { "bold" } else { "normal" }, WIDTH - 10.0);
-    let before = format!(
-        "<g><title>{}</title>\n<text x=\"10\" y=\"{baseline}\" font-weight=\"{weight}\">{} \
-         <tspan fill=\"#5b626b\" font-size=\"11\" font-weight=\"normal\">{}</tspan></text>",
-        escaped(&described(start)),
-        escaped(&name),
-        escaped(&agent)
-    );
-    let total = start.total().map_or_else(String::new, |total| {
-        let total = seconds(total);
-        format!("<text x=\"{right}\" y=\"{baseline}\" text-anchor=\"end\" font-weight=\"{weight}\">{total}</text>\n")
-    });
-    [before, total + "</g>"]
+    let title = escaped(&described(start));
+    let name = escaped(&name);
+    let agent = escaped(&agent);
+    format!(
+        "<g><title>{title}</title>\n<text x=\"10\" y=\"{baseline}\" font-weight=\"{weight}\">{name} \
+         <tspan fill=\"#5b626b\" font-size=\"11\" font-weight=\"normal\">{agent}</tspan></text>"
+    )
 }
 
-/// A moment on the axis, with as many decimals as the distance of its lines needs.
+/// The total behind the bars of a start.
+fn label_after(start: &Start, baseline: f64, weight: &str) -> String {
+    let Some(total) = start.total() else {
+        return "</g>".to_owned();
+    };
+    let total = seconds(total);
+    let right = WIDTH - 10.0;
+    format!(
+        "<text x=\"{right}\" y=\"{baseline}\" text-anchor=\"end\" font-weight=\"{weight}\">{total}</text>\n</g>"
+    )
+}
+
+/// A moment on the axis, with the decimals that the distance of its lines needs.
 fn label(at: u64, step: u64) -> String {
     let text = seconds(at);
     let decimals = if step >= 1000 {
@@ -541,31 +676,30 @@ fn label(at: u64, step: u64) -> String {
     } else {
         3_usize.saturating_sub(step.ilog10() as usize)
     };
-    text[..text.len() - 3 + decimals]
-        .trim_end_matches('.')
-        .to_owned()
+    let shown = &text[..text.len() - 3 + decimals];
+    shown.trim_end_matches('.').to_owned()
 }
 
-/// What a viewer shows beside the pointer.
+/// The text that a viewer shows beside the pointer.
 fn described(start: &Start) -> String {
-    let mut text = format!(
-        "{} on {}",
-        one_line(&start.instance.workload),
-        one_line(&start.instance.agent)
-    );
-    let reason = one_line(&start.waited_for);
-    let reason = if reason.is_empty() {
-        reason
-    } else {
-        format!(" for {reason}")
-    };
-    for (what, duration, why) in [
-        ("waited", start.waited(), &*reason),
-        ("start", start.start(), ""),
-        ("ready", start.ready(), ""),
-        ("total", start.total(), ""),
-    ] {
-        text.extend(duration.map(|duration| format!(", {what} {} s{why}", seconds(duration))));
+    let workload = one_line(&start.instance.workload);
+    let agent = one_line(&start.instance.agent);
+    let mut text = format!("{workload} on {agent}");
+    if let Some(waited) = start.waited() {
+        text.push_str(&format!(", waited {} s", seconds(waited)));
+        if !start.waited_for.is_empty() {
+            text.push_str(&format!(" for {}", one_line(&start.waited_for)));
+        }
+    }
+    let durations = [
+        ("start", start.start()),
+        ("ready", start.ready()),
+        ("total", start.total()),
+    ];
+    for (name, duration) in durations {
+        if let Some(duration) = duration {
+            text.push_str(&format!(", {name} {} s", seconds(duration)));
+        }
     }
     if !start.prepared.is_empty() {
         text.push_str(&format!(", prepared {}", one_line(&start.prepared)));
@@ -573,7 +707,7 @@ fn described(start: &Start) -> String {
     text
 }
 
-/// Text as XML has it.
+/// The text with the characters of XML replaced.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

@@ -31,9 +31,11 @@ impl Filter {
     }
 
     pub(super) fn accepts(&self, instance: &InstanceName) -> bool {
-        let is_named = |name: &String| **name == *instance.workload;
-        self.accepts_agent(&instance.agent)
-            && (self.names.is_empty() || self.names.iter().any(is_named))
+        if !self.accepts_agent(&instance.agent) {
+            return false;
+        }
+        let mut names = self.names.iter();
+        self.names.is_empty() || names.any(|name| **name == *instance.workload)
     }
 
     /// Warns about names that do not exist: they are probably typing errors. Returns whether all
@@ -51,7 +53,7 @@ impl Filter {
         if let Some(agent) = &self.agent
             && !agent.is_empty()
         {
-            let mut known: Vec<&str> = state.entries("agents").map(|(name, _)| name).collect();
+            let mut known: Vec<&str> = rows::names(state.get("agents")).collect();
             known.extend(rows.keys().map(|instance| &*instance.agent));
             if !known.contains(&agent.as_str()) {
                 let meant = meant(agent, known);
@@ -64,45 +66,43 @@ impl Filter {
 }
 
 impl WorkloadArguments {
-    /// Whether all conditions hold. A state matches with and without its sub-state, in upper and
-    /// lower case.
+    /// Returns whether the row matches all conditions. A state matches with and without its
+    /// sub-state, in upper and lower case.
     fn accepts(&self, instance: &InstanceName, row: &Row) -> bool {
-        let state = |wanted: &String| {
-            let (shown, wanted) = (row.state.to_lowercase(), wanted.to_lowercase());
-            shown == wanted || shown.split('(').next() == Some(wanted.as_str())
+        if !self.filter.accepts(instance) {
+            return false;
+        }
+        let Some(wanted) = &self.state else {
+            return true;
         };
-        self.filter.accepts(instance) && self.state.as_ref().is_none_or(state)
+        let without_sub_state = row.state.split('(').next().unwrap_or_default();
+        row.state.to_lowercase() == wanted.to_lowercase()
+            || without_sub_state.to_lowercase() == wanted.to_lowercase()
     }
 
     fn view(&self, reasons: &Reasons) -> View {
-        let accepted = reasons
-            .rows
-            .iter()
-            .filter(|(instance, row)| self.accepts(instance, row));
-        rows::view(
-            self.output,
-            accepted.map(|(instance, _)| (instance, reasons.explained(instance))),
-        )
+        let mut shown = Vec::new();
+        for (instance, row) in &reasons.rows {
+            if self.accepts(instance, row) {
+                shown.push((instance, reasons.explained(instance)));
+            }
+        }
+        rows::view(self.output, shown)
     }
 
     /// Warns about a state that does not exist.
     fn warn_of_unknown_state(&self, output: &mut Output) {
-        if let Some(state) = &self.state {
-            let names = Phase::ALL
-                .iter()
-                .map(|(phase, state, _)| (phase.to_string(), *state));
-            let known: Vec<(String, &str)> = names.collect();
-            let known = || {
-                known
-                    .iter()
-                    .flat_map(|(whole, state)| [whole.as_str(), state])
-            };
-            if !known().any(|known| known.eq_ignore_ascii_case(state)) {
-                output.warn(format_args!(
-                    "no state is called '{state}'{}",
-                    meant(state, known())
-                ));
-            }
+        let Some(wanted) = &self.state else {
+            return;
+        };
+        let mut known = Vec::new();
+        for (phase, state, _) in Phase::ALL {
+            known.push(phase.to_string());
+            known.push((*state).to_owned());
+        }
+        if !known.iter().any(|name| name.eq_ignore_ascii_case(wanted)) {
+            let meant = meant(wanted, known.iter().map(String::as_str));
+            output.warn(format_args!("no state is called '{wanted}'{meant}"));
         }
     }
 }
@@ -126,7 +126,7 @@ pub(crate) fn state(
     for mask in masks {
         warn_of_missing_part(mask, &state, output);
     }
-    // In a read of its own, because beside other masks, or none, it would change what is printed.
+    // In a read of its own: beside other masks, or none, it would change the printed state.
     if let Ok(part) = link.complete_state(&[WARNING]) {
         output.warn_of_storage(&part);
     }
@@ -173,7 +173,7 @@ fn manifest(state: &Node) -> Result<String> {
 /// without an error.
 fn warn_of_missing_part(mask: &str, state: &Node, output: &mut Output) {
     let path = parts(mask);
-    // What is unknown at the top was reported before the read.
+    // An unknown part of the state was reported before the read.
     if COMPLETE_STATE.field(path[0]).is_some()
         && let Some(reason) = selects_nothing(&path)
     {
@@ -196,23 +196,21 @@ fn warn_of_missing_part(mask: &str, state: &Node, output: &mut Output) {
     }
     // The response to a longer mask does not show whether the object lacks this part or does not
     // exist.
-    match path.len() == length {
-        true => output.warn(format_args!("{kind} '{}' does not exist", path[length - 1])),
-        false => output.warn(format_args!("mask '{mask}' selects nothing")),
+    if path.len() == length {
+        output.warn(format_args!("{kind} '{}' does not exist", path[length - 1]));
+    } else {
+        output.warn(format_args!("mask '{mask}' selects nothing"));
     }
 }
 
 /// Warns about masks that can never select anything: the server accepts them without an error.
 fn warn_of_unknown_parts(masks: &[String], output: &mut Output) {
-    let known = || {
-        COMPLETE_STATE
-            .names()
-            .chain(PARTS_ON_REQUEST.iter().copied())
-    };
+    let mut known: Vec<&str> = COMPLETE_STATE.names().collect();
+    known.extend(PARTS_ON_REQUEST);
     for mask in masks {
         let part = parts(mask)[0];
-        if part != WILDCARD && !known().any(|known| known == part) {
-            let meant = meant(part, known());
+        if part != WILDCARD && !known.contains(&part) {
+            let meant = meant(part, known.iter().copied());
             output.warn(format_args!(
                 "mask '{mask}' selects nothing: no part of the state is called '{part}'{meant}"
             ));
@@ -243,8 +241,7 @@ pub(crate) fn check_masks(masks: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Adds how long instances have been running and how often they were restarted, where the server
-/// keeps start times.
+/// Adds the ages and the numbers of restarts of instances, if the server keeps start times.
 fn add_starts(reasons: &mut Reasons, state: &Node) {
     let Ok(starts) = Starts::of(state) else {
         return;
@@ -286,7 +283,10 @@ pub(crate) fn workloads(
     let _ = filter.filter.check_names(&state, &reasons.rows, output);
     filter.warn_of_unknown_state(output);
     drop(state); // It may be large, and watching may take long.
-    let mut frames = filter.watch.then(LiveFrames::default);
+    let mut frames = None;
+    if filter.watch {
+        frames = Some(LiveFrames::default());
+    }
     loop {
         filter
             .view(&reasons)
@@ -311,7 +311,7 @@ pub(crate) fn workloads(
 }
 
 impl ListArguments {
-    /// Whether `name` is one of the wanted ones; without names all are.
+    /// Returns whether `name` is one of the wanted ones; without names all are.
     pub(crate) fn accepts(&self, name: &str) -> bool {
         self.names.is_empty() || self.names.iter().any(|wanted| wanted == name)
     }
@@ -343,7 +343,7 @@ pub(crate) fn agents(
     let state = link.complete_state(&masks)?;
     output.warn_of_storage(&state);
     version::warn_of_certificates(&state, SystemTime::now(), output);
-    let known = state.entries("agents").map(|(name, _)| name);
+    let known = rows::names(state.get("agents"));
     check_listed("agent", &arguments.names, known)?;
     let mut rows = Vec::new();
     for (name, agent) in state.entries("agents") {
@@ -372,7 +372,7 @@ pub(crate) fn agents(
     Ok(())
 }
 
-/// The version of the program of an agent, and since when it is connected.
+/// The version of the program of an agent, and the time of its connection.
 fn program_fields(name: &str, state: &Node) -> Vec<Column> {
     let version = text(state, &[version::PART, "agents", name, "version"]);
     let connected_at = version::connected_at(state, name);
@@ -383,39 +383,31 @@ fn program_fields(name: &str, state: &Node) -> Vec<Column> {
 }
 
 fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>) -> Vec<Column> {
-    let instances: usize = rows::entries(workloads)
-        .map(|(_, ids)| rows::entries(Some(ids)).count())
-        .sum();
-    let load = |heading, key: &str, unit: char| {
-        let number = agent.at(&["status", key]).and_then(Node::as_number);
-        Column::new(
-            heading,
-            key,
-            number.map_or_else(String::new, |number| format!("{number}{unit}")),
-            value(number),
-        )
-    };
-    let tags = agent
-        .entries("tags")
-        .map(|(key, tag)| format!("{key}={}", text(tag, &[])));
+    let mut instances: u64 = 0;
+    for (_, ids) in rows::entries(workloads) {
+        instances += rows::entries(Some(ids)).count() as u64;
+    }
+    let mut tags = Vec::new();
+    for (key, tag) in agent.entries("tags") {
+        tags.push(format!("{key}={}", text(tag, &[])));
+    }
+    let tags = one_line(&tags.join(", "));
     vec![
         Column::text("NAME", "name", name),
-        Column::new(
-            "WORKLOADS",
-            "workloads",
-            instances.to_string(),
-            instances as u64,
-        ),
-        load("CPU USAGE", "cpuUsage", '%'),
-        load("FREE MEMORY", "freeMemory", 'B'),
-        Column::new(
-            "TAGS",
-            "tags",
-            one_line(&tags.collect::<Vec<_>>().join(", ")),
-            value(agent.get("tags")),
-        )
-        .wide(),
+        Column::new("WORKLOADS", "workloads", instances.to_string(), instances),
+        load_column(agent, "CPU USAGE", "cpuUsage", '%'),
+        load_column(agent, "FREE MEMORY", "freeMemory", 'B'),
+        Column::new("TAGS", "tags", tags, value(agent.get("tags"))).wide(),
     ]
+}
+
+fn load_column(agent: &Node, heading: &'static str, key: &str, unit: char) -> Column {
+    let number = agent.at(&["status", key]).and_then(Node::as_number);
+    let shown = match number {
+        Some(number) => format!("{number}{unit}"),
+        None => String::new(),
+    };
+    Column::new(heading, key, shown, value(number))
 }
 
 /// Prints the names of configs.
@@ -426,33 +418,27 @@ pub(crate) fn configs(
 ) -> Result<()> {
     let state = link.complete_state(&["desiredState.configs", WARNING])?;
     output.warn_of_storage(&state);
-    let fields = |name: &str, config: Option<&Node>| {
-        let json = config.map_or_else(String::new, |config| {
-            serde_json::to_string(config).unwrap_or_default()
-        });
-        vec![
-            Column::text("CONFIG", "name", name),
-            Column::new("VALUE", "value", one_line(&json), value(config)).wide(),
-        ]
-    };
-    let all = rows::entries(state.at(&["desiredState", "configs"]));
-    check_listed(
-        "config",
-        &arguments.names,
-        all.clone().map(|(name, _)| name),
-    )?;
+    let configs = state.at(&["desiredState", "configs"]);
+    check_listed("config", &arguments.names, rows::names(configs))?;
     let mut rows = Vec::new();
-    for (name, config) in all {
+    for (name, config) in rows::entries(configs) {
         if arguments.accepts(name) {
-            rows.push(fields(name, Some(config)));
+            rows.push(config_fields(name, Some(config)));
         }
     }
-    View::new(arguments.output, &fields("", None), rows).print(
-        "configs",
-        TooWide::Drop,
-        None,
-        output,
-    )
+    let view = View::new(arguments.output, &config_fields("", None), rows);
+    view.print("configs", TooWide::Drop, None, output)
+}
+
+fn config_fields(name: &str, config: Option<&Node>) -> Vec<Column> {
+    let json = match config {
+        Some(config) => serde_json::to_string(config).unwrap_or_default(),
+        None => String::new(),
+    };
+    vec![
+        Column::text("CONFIG", "name", name),
+        Column::new("VALUE", "value", one_line(&json), value(config)).wide(),
+    ]
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
-//! `ank top`: what workloads and nodes use, from two samples of each agent.
+//! `ank top`: the usage of workloads and nodes, from two samples of each agent.
 //!
-//! Thread: `main`. Takes: complete states with samples. Gives: a table or data, once or again and
-//! again.
+//! Thread: `main`. Takes: complete states with samples. Gives: a table or data, once or repeatedly.
 
 use super::args::{Filter, TopArguments};
 use super::error::{CliError, ExitCode, Result};
@@ -14,33 +13,102 @@ use ankaios_model::usage::{DISCONNECTED, NodeUsage, WorkloadUsage};
 use serde::de::DeserializeOwned;
 use serde_yaml::Value;
 use std::collections::BTreeSet;
+use std::ops::Add;
 use std::time::Duration;
 use std::time::SystemTime;
 
 /// Time between the two samples of `ank top`, and before the first frame of `ank top --watch`.
 const TOP_INTERVAL_FIRST: Duration = Duration::from_secs(1);
+/// Time between two further frames of `ank top --watch`, without `--interval`.
+const TOP_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What is shown of a workload or a node: the heading of each value, which is also the key to sort
-/// by, and its cell.
+/// One value of a workload or a node.
+struct Measure {
+    /// Also the key to sort by.
+    heading: &'static str,
+    cell: fn(f64) -> String,
+    /// Shown with `-o wide` only.
+    is_wide: bool,
+}
+
+impl Measure {
+    const fn new(heading: &'static str, cell: fn(f64) -> String) -> Self {
+        Self {
+            heading,
+            cell,
+            is_wide: false,
+        }
+    }
+
+    const fn wide(self) -> Self {
+        Self {
+            is_wide: true,
+            ..self
+        }
+    }
+}
+
 const COLUMNS: [Measure; 8] = [
-    ("CPU", |percent| format!("{percent:.1}%")),
-    ("MEMORY", size),
-    ("PEAK", size),
-    ("PIDS", |count| count.to_string()),
-    ("RESTARTS", |count| count.to_string()),
-    ("UPTIME", duration),
-    ("IMAGES", size),
-    ("REMOVABLE", size),
+    Measure::new("CPU", percent_text),
+    Measure::new("MEMORY", size),
+    Measure::new("PEAK", size),
+    Measure::new("PIDS", count_text),
+    Measure::new("RESTARTS", count_text),
+    Measure::new("UPTIME", duration),
+    Measure::new("IMAGES", size).wide(),
+    Measure::new("REMOVABLE", size).wide(),
 ];
-/// The columns among them of `-o wide` only.
-const WIDE: [&str; 2] = ["IMAGES", "REMOVABLE"];
-/// Those of which a sum says nothing: peaks were at different times, and workloads share images.
-const WITHOUT_SUM: [&str; 4] = ["PEAK", "UPTIME", "IMAGES", "REMOVABLE"];
-type Measure = (&'static str, fn(f64) -> String);
-/// The values of [`COLUMNS`], `None` where they are unknown: percent of one core; bytes without the
-/// page cache that can be taken back at once; bytes with it; two counts; milliseconds; bytes of images,
-/// and of those that can be removed.
-type Values = [Option<f64>; 8];
+
+/// The values of [`COLUMNS`]; `None` if unknown.
+#[derive(Debug, Clone, Copy, Default)]
+struct Usage {
+    /// Percent of one core.
+    cpu: Option<f64>,
+    /// Bytes without the page cache that can be reclaimed at once.
+    memory: Option<u64>,
+    /// Bytes with the page cache.
+    peak: Option<u64>,
+    pids: Option<u64>,
+    restarts: Option<u64>,
+    uptime_ms: Option<u64>,
+    image_bytes: Option<u64>,
+    removable_image_bytes: Option<u64>,
+}
+
+impl Usage {
+    /// The values in the order of [`COLUMNS`].
+    fn values(&self) -> [Option<f64>; COLUMNS.len()] {
+        let counts = [
+            self.memory,
+            self.peak,
+            self.pids,
+            self.restarts,
+            self.uptime_ms,
+            self.image_bytes,
+            self.removable_image_bytes,
+        ];
+        let mut values = [self.cpu; COLUMNS.len()];
+        for (value, count) in values.iter_mut().skip(1).zip(counts) {
+            *value = count.map(|count| count as f64);
+        }
+        values
+    }
+
+    /// The share of the CPU for programs, with one digit as in the table.
+    fn cpu_percent(&self) -> Value {
+        let rounded = self.cpu.map(|percent| (percent * 10.0).round() / 10.0);
+        value(rounded)
+    }
+}
+
+/// A row of the table.
+struct ShownWorkload<'s> {
+    instance: InstanceName,
+    state: String,
+    usage: Usage,
+    /// The last sample.
+    sample: Option<&'s Node>,
+}
 
 /// Reads samples and shows the last one, and the shares since the one before; with `--watch` until
 /// the connection ends. `now` is the time of each document. A name that does not exist is an error
@@ -57,67 +125,78 @@ pub(crate) fn show(
         interval,
         ..
     } = arguments;
-    // Time between two frames of `ank top --watch`.
-    let usual = if *watch {
-        Duration::from_secs(2)
-    } else {
-        TOP_INTERVAL_FIRST
+    let interval = match interval {
+        Some(interval) => *interval,
+        None if *watch => TOP_INTERVAL,
+        None => TOP_INTERVAL_FIRST,
     };
-    let interval = interval.unwrap_or(usual);
+    // First take a sample. A warning about a missing one explains why there are no shares.
     let mut before = read(filter, link)?;
     output.warn_of_storage(&before);
     let all_exist = filter.check_names(&before, &rows::rows(&before), output);
-    let (mut frames, mut warned) = (LiveFrames::default(), BTreeSet::new());
-    warn_of_missing(filter, &before, &mut warned, output); // Without it there are no shares.
-    // Whoever watches sees something soon, however long the interval is.
-    let mut pause = if *watch {
-        interval.min(TOP_INTERVAL_FIRST)
-    } else {
-        interval
-    };
+    let mut frames = LiveFrames::default();
+    let mut warned = BTreeSet::new();
+    warn_of_missing(filter, &before, &mut warned, output);
+    // With `--watch` the first frame comes soon, even if the interval is long.
+    let mut pause = interval;
+    if *watch {
+        pause = interval.min(TOP_INTERVAL_FIRST);
+    }
     loop {
+        // Then wait, and take another one.
         let until = link.now() + pause;
         while link.next_states(Some(until))?.is_some() {}
         let state = read(filter, link)?;
         if warn_of_missing(filter, &state, &mut warned, output) {
             frames = LiveFrames::default(); // The next frame begins below the warnings.
         }
-        let agents = state
-            .entries("usage")
-            .filter(|(agent, _)| filter.accepts_agent(agent));
-        let agent = |(name, usage): (&'_ str, &Node)| {
-            let values = known(Some(usage)).chain(known(usage.get("node")));
-            (
-                name.to_owned(),
-                object(values.chain([percent_of(&of_node(&before, &state, name))])),
-            )
-        };
+        // Finally show both.
         let mut view = view(arguments, &before, &state);
         view.head.push(("time", timestamp(now()).into()));
-        view.head.push(("agents", object(agents.map(agent))));
-        let frames = watch.then_some(&mut frames);
-        view.print("workloads", TooWide::Drop, frames, output)?;
-        if !watch {
-            if all_exist {
-                return Ok(ExitCode::Success);
-            }
-            output.error(
-                "not all names exist",
-                "'ank get workloads' and 'ank get agents' list them",
-            );
-            return Ok(ExitCode::Failed);
+        let agents = agents_data(filter, &before, &state);
+        view.head.push(("agents", agents));
+        if *watch {
+            view.print("workloads", TooWide::Drop, Some(&mut frames), output)?;
+            before = state;
+            pause = interval;
+            continue;
         }
-        (before, pause) = (state, interval);
+        view.print("workloads", TooWide::Drop, None, output)?;
+        if all_exist {
+            return Ok(ExitCode::Success);
+        }
+        output.error(
+            "not all names exist",
+            "'ank get workloads' and 'ank get agents' list them",
+        );
+        return Ok(ExitCode::Failed);
     }
 }
 
+/// The samples of all agents for programs.
+fn agents_data(filter: &Filter, before: &Node, state: &Node) -> Value {
+    let mut agents = Vec::new();
+    for (name, sample) in state.entries("usage") {
+        if filter.accepts_agent(name) {
+            let mut fields = known(Some(sample));
+            fields.extend(known(sample.get("node")));
+            let cpu = of_node(before, state, name).cpu_percent();
+            fields.push(("cpuPercent".to_owned(), cpu));
+            agents.push((name.to_owned(), object(fields)));
+        }
+    }
+    object(agents)
+}
+
 fn read(filter: &Filter, link: &mut dyn ServerLink) -> Result<Node> {
+    let mut usage = "usage".to_owned();
     // One agent alone need not wait for the others.
-    let named = filter
-        .agent
-        .as_ref()
-        .filter(|agent| !agent.is_empty() && !agent.contains(['.', '*']));
-    let usage = named.map_or_else(|| "usage".to_owned(), |agent| format!("usage.{agent}"));
+    if let Some(agent) = &filter.agent
+        && !agent.is_empty()
+        && !agent.contains(['.', '*'])
+    {
+        usage = format!("usage.{agent}");
+    }
     let state = link.complete_state(&[usage.as_str(), "workloadStates", "agents", WARNING])?;
     if state.get("usage").is_none() {
         let hint = "it is an older server, or one of Eclipse Ankaios; 'ank get agents' shows the load of the nodes";
@@ -129,24 +208,27 @@ fn read(filter: &Filter, link: &mut dyn ServerLink) -> Result<Node> {
     Ok(state)
 }
 
-/// Warns about agents without a sample, once for each reason; also those that are not connected but
-/// have workloads. Returns whether it did.
+/// Warns about agents without a sample, once for each reason, also about agents that have workloads
+/// and are not connected. Returns whether it warned.
 fn warn_of_missing(
     filter: &Filter,
     state: &Node,
     warned: &mut BTreeSet<(String, String)>,
     output: &mut Output,
 ) -> bool {
+    let mut missing = Vec::new();
+    for (agent, usage) in state.entries("usage") {
+        if let Some(reason) = usage.get("missing").and_then(Node::as_text) {
+            missing.push((agent, reason));
+        }
+    }
+    for (agent, workloads) in state.entries("workloadStates") {
+        if !workloads.is_empty_container() && state.at(&["agents", agent]).is_none() {
+            missing.push((agent, DISCONNECTED));
+        }
+    }
     let before = warned.len();
-    let missing = state
-        .entries("usage")
-        .filter_map(|(agent, usage)| Some((agent, usage.get("missing").and_then(Node::as_text)?)));
-    let away = state
-        .entries("workloadStates")
-        .filter(|(agent, workloads)| {
-            !workloads.is_empty_container() && state.at(&["agents", agent]).is_none()
-        });
-    for (agent, reason) in missing.chain(away.map(|(agent, _)| (agent, DISCONNECTED))) {
+    for (agent, reason) in missing {
         if !agent.is_empty()
             && filter.accepts_agent(agent)
             && warned.insert((agent.to_owned(), reason.to_owned()))
@@ -159,114 +241,135 @@ fn warn_of_missing(
     warned.len() > before
 }
 
-/// The rows of workloads as sorted; below them the sums and the nodes, unless only some workloads
-/// are wanted.
+/// The rows of workloads as sorted; below them the sums and the nodes, unless the command names
+/// workloads.
 fn view(arguments: &TopArguments, before: &Node, state: &Node) -> View {
-    let TopArguments {
-        filter,
-        output: format,
-        ..
-    } = arguments;
-    let mut shown = Vec::new();
-    for (instance, row) in rows::rows(state) {
-        if !instance.agent.is_empty() && filter.accepts(&instance) {
-            let path = [
-                "usage",
-                &*instance.agent,
-                "workloads",
-                &*instance.workload,
-                &*instance.id,
-            ];
-            let usage = state.at(&path);
-            let (before_usage, now) = (read_usage(before.at(&path)), read_usage(usage));
-            let values = of_workload(&before_usage, &now, elapsed(before, state, &instance.agent));
-            shown.push((instance, row.state, values, usage));
-        }
+    let filter = &arguments.filter;
+    let mut shown = shown_workloads(filter, before, state);
+    sort(&mut shown, &arguments.sort);
+    let nothing = InstanceName::with_id("", "", "");
+    let blank = fields(&nothing, "", &Usage::default(), None);
+    let mut lines = Vec::new();
+    for one in &shown {
+        lines.push(fields(&one.instance, &one.state, &one.usage, one.sample));
     }
-    // Highest first, an unknown value is lower than any other; those that are equal stay sorted by
-    // name.
-    if let Some(key) = COLUMNS
-        .iter()
-        .position(|(heading, _)| heading.eq_ignore_ascii_case(&arguments.sort))
-    {
-        shown.sort_by(|one, other| {
-            other.2[key]
-                .unwrap_or(-1.0)
-                .total_cmp(&one.2[key].unwrap_or(-1.0))
-        });
-    }
-    let blank = fields(
-        &InstanceName::with_id("", "", ""),
-        "",
-        &Values::default(),
-        None,
-    );
-    let rows = shown
-        .iter()
-        .map(|(instance, state, values, usage)| fields(instance, state, values, *usage));
-    let mut view = View::new(*format, &blank, rows);
+    let mut view = View::new(arguments.output, &blank, lines);
     view.table.least_wanted = &["EXECUTION STATE", "AGENT"];
-    let agents = state.entries("agents").map(|(name, _)| name);
-    for agent in agents.filter(|name| filter.names.is_empty() && filter.accepts_agent(name)) {
-        let own = || {
-            shown
-                .iter()
-                .filter(|(instance, ..)| *instance.agent == *agent)
-                .map(|line| &line.2)
-        };
-        let sum = |at: usize| {
-            own()
-                .filter_map(|values| values[at])
-                .reduce(|one, other| one + other)
-        };
-        let sums =
-            std::array::from_fn(|at| sum(at).filter(|_| !WITHOUT_SUM.contains(&COLUMNS[at].0)));
-        for (name, values) in [
-            ("(workloads)", sums),
-            ("(node)", of_node(before, state, agent)),
-        ] {
-            view.push_cells(&fields(
-                &InstanceName::with_id(name, "", agent),
-                "",
-                &values,
-                None,
-            ));
+    if !filter.names.is_empty() {
+        return view;
+    }
+    for agent in rows::names(state.get("agents")) {
+        if !filter.accepts_agent(agent) {
+            continue;
         }
+        let workloads = InstanceName::with_id("(workloads)", "", agent);
+        let sums = sums_of(&shown, agent);
+        view.push_cells(&fields(&workloads, "", &sums, None));
+        let node = InstanceName::with_id("(node)", "", agent);
+        let usage = of_node(before, state, agent);
+        view.push_cells(&fields(&node, "", &usage, None));
     }
     view
+}
+
+fn shown_workloads<'s>(filter: &Filter, before: &Node, state: &'s Node) -> Vec<ShownWorkload<'s>> {
+    let mut shown = Vec::new();
+    for (instance, row) in rows::rows(state) {
+        if instance.agent.is_empty() || !filter.accepts(&instance) {
+            continue;
+        }
+        let path = [
+            "usage",
+            &*instance.agent,
+            "workloads",
+            &*instance.workload,
+            &*instance.id,
+        ];
+        let sample = state.at(&path);
+        let earlier = read_sample(before.at(&path));
+        let elapsed = elapsed(before, state, &instance.agent);
+        let usage = of_workload(&earlier, &read_sample(sample), elapsed);
+        shown.push(ShownWorkload {
+            instance,
+            state: row.state,
+            usage,
+            sample,
+        });
+    }
+    shown
+}
+
+/// Sorts by the column `key`, the highest value first. An unknown value is lower than any other;
+/// equal ones stay sorted by name.
+fn sort(shown: &mut [ShownWorkload<'_>], key: &str) {
+    let mut columns = COLUMNS.iter();
+    let Some(index) = columns.position(|column| column.heading.eq_ignore_ascii_case(key)) else {
+        return;
+    };
+    shown.sort_by(|one, other| {
+        let one = one.usage.values()[index].unwrap_or(-1.0);
+        let other = other.usage.values()[index].unwrap_or(-1.0);
+        other.total_cmp(&one)
+    });
+}
+
+/// The sums of the known values of the workloads of an agent. The others have no sum: peaks were at
+/// different times, and workloads share images.
+fn sums_of(shown: &[ShownWorkload<'_>], agent: &str) -> Usage {
+    let mut sums = Usage::default();
+    for one in shown {
+        if *one.instance.agent == *agent {
+            add(&mut sums.cpu, one.usage.cpu);
+            add(&mut sums.memory, one.usage.memory);
+            add(&mut sums.pids, one.usage.pids);
+            add(&mut sums.restarts, one.usage.restarts);
+        }
+    }
+    sums
+}
+
+/// Adds a value if it is known.
+fn add<T: Add<Output = T> + Default + Copy>(sum: &mut Option<T>, value: Option<T>) {
+    if let Some(value) = value {
+        *sum = Some(sum.unwrap_or_default() + value);
+    }
 }
 
 fn fields(
     instance: &InstanceName,
     state: &str,
-    values: &Values,
-    usage: Option<&Node>,
+    usage: &Usage,
+    sample: Option<&Node>,
 ) -> Vec<Column> {
     let mut fields = instance_fields(instance, state);
-    fields.extend(COLUMNS.iter().zip(values).map(|((heading, shown), value)| {
-        let column = Column::new(
-            heading,
-            "",
-            value.map_or_else(|| "-".to_owned(), shown),
-            Value::Null,
-        );
-        if WIDE.contains(heading) {
+    for (measure, value) in COLUMNS.iter().zip(usage.values()) {
+        let cell = match value {
+            Some(value) => (measure.cell)(value),
+            None => "-".to_owned(),
+        };
+        let column = Column::new(measure.heading, "", cell, Value::Null);
+        fields.push(if measure.is_wide {
             column.wide()
         } else {
             column
-        }
-    }));
-    fields.extend(
-        known(usage)
-            .chain([percent_of(values)])
-            .map(|(key, value)| Column::data(&key, value)),
-    );
+        });
+    }
+    for (key, value) in known(sample) {
+        fields.push(Column::data(&key, value));
+    }
+    fields.push(Column::data("cpuPercent", usage.cpu_percent()));
     fields
 }
 
 /// The numbers and texts of a map.
-fn known(node: Option<&Node>) -> impl Iterator<Item = (String, Value)> {
-    entries(node).filter_map(|(key, node)| Some((key.to_owned(), number_or_text(node)?)))
+fn known(node: Option<&Node>) -> Vec<(String, Value)> {
+    let mut known = Vec::new();
+    for (key, node) in entries(node) {
+        if let Some(value) = number_or_text(node) {
+            known.push((key.to_owned(), value));
+        }
+    }
+    known
 }
 
 fn number_or_text(node: &Node) -> Option<Value> {
@@ -276,14 +379,6 @@ fn number_or_text(node: &Node) -> Option<Value> {
     }
 }
 
-/// The share of the CPU, with one digit as in the table.
-fn percent_of(values: &Values) -> (String, Value) {
-    (
-        "cpuPercent".to_owned(),
-        value(values[0].map(|percent| (percent * 10.0).round() / 10.0)),
-    )
-}
-
 /// Microseconds between two samples of an agent.
 fn elapsed(before: &Node, state: &Node, agent: &str) -> Option<u64> {
     let sampled = |state: &Node| state.at(&["usage", agent, "sampledUsec"])?.as_number();
@@ -291,97 +386,126 @@ fn elapsed(before: &Node, state: &Node, agent: &str) -> Option<u64> {
 }
 
 fn percent(part: u64, whole: u64) -> Option<f64> {
-    (whole > 0).then(|| part as f64 * 100.0 / whole as f64)
+    if whole == 0 {
+        return None;
+    }
+    Some(part as f64 * 100.0 / whole as f64)
 }
 
-/// What `usage` says; what cannot be read is unknown.
-fn read_usage<T: DeserializeOwned + Default>(usage: Option<&Node>) -> T {
-    usage
-        .and_then(|usage| usage.read("usage").ok())
-        .unwrap_or_default()
+/// Reads a sample; values that cannot be read are unknown.
+fn read_sample<T: DeserializeOwned + Default>(sample: Option<&Node>) -> T {
+    let Some(sample) = sample else {
+        return T::default();
+    };
+    sample.read("usage").unwrap_or_default()
 }
 
-fn of_workload(before: &WorkloadUsage, now: &WorkloadUsage, elapsed: Option<u64>) -> Values {
-    let cpu = now.cpu_usec.zip(elapsed).and_then(|(cpu, elapsed)| {
-        match now.uptime_ms.map(|ms| ms.saturating_mul(1000)) {
-            // Started in between.
-            Some(since_start) if since_start < elapsed => percent(cpu, since_start),
-            _ => percent(cpu.checked_sub(before.cpu_usec?)?, elapsed),
+fn of_workload(before: &WorkloadUsage, now: &WorkloadUsage, elapsed: Option<u64>) -> Usage {
+    Usage {
+        cpu: cpu_of_workload(before, now, elapsed),
+        memory: difference(now.memory_bytes, now.inactive_file_bytes),
+        peak: now.memory_peak_bytes,
+        pids: now.pids,
+        restarts: now.restarts,
+        uptime_ms: now.uptime_ms,
+        image_bytes: now.image_bytes,
+        removable_image_bytes: now.image_removable_bytes,
+    }
+}
+
+fn cpu_of_workload(
+    before: &WorkloadUsage,
+    now: &WorkloadUsage,
+    elapsed: Option<u64>,
+) -> Option<f64> {
+    let cpu = now.cpu_usec?;
+    let elapsed = elapsed?;
+    if let Some(uptime) = now.uptime_ms {
+        let since_start = uptime.saturating_mul(1000);
+        if since_start < elapsed {
+            return percent(cpu, since_start); // It was started between the samples.
         }
-    });
-    let memory = now.memory_bytes.zip(now.inactive_file_bytes);
-    let memory = memory.map(|(all, cache)| all.saturating_sub(cache));
-    let others = [
-        memory,
-        now.memory_peak_bytes,
-        now.pids,
-        now.restarts,
-        now.uptime_ms,
-        now.image_bytes,
-        now.image_removable_bytes,
-    ];
-    let [memory, peak, pids, restarts, uptime, images, removable] =
-        others.map(|number| number.map(|number| number as f64));
-    [cpu, memory, peak, pids, restarts, uptime, images, removable]
+    }
+    percent(cpu.checked_sub(before.cpu_usec?)?, elapsed)
+}
+
+/// The part of `whole` without `part`, if both are known.
+fn difference(whole: Option<u64>, part: Option<u64>) -> Option<u64> {
+    Some(whole?.saturating_sub(part?))
 }
 
 /// One sample of a workload for people, without its CPU, which takes two: `memory 41.2MiB, 3 pids`.
-pub(crate) fn sample_text(usage: &Node) -> String {
-    let sample: WorkloadUsage = read_usage(Some(usage));
-    let values = of_workload(&WorkloadUsage::default(), &sample, None);
+pub(crate) fn sample_text(sample: &Node) -> String {
+    let sample: WorkloadUsage = read_sample(Some(sample));
+    let values = of_workload(&WorkloadUsage::default(), &sample, None).values();
     let mut parts = Vec::new();
-    for ((heading, shown), value) in COLUMNS.iter().zip(values) {
+    for (measure, value) in COLUMNS.iter().zip(values) {
         if let Some(value) = value {
-            parts.push(format!("{} {}", heading.to_lowercase(), shown(value)));
+            let name = measure.heading.to_lowercase();
+            parts.push(format!("{name} {}", (measure.cell)(value)));
         }
     }
     parts.join(", ")
 }
 
-fn of_node(before: &Node, state: &Node, agent: &str) -> Values {
-    let [before_usage, now]: [NodeUsage; 2] =
-        [before, state].map(|state| read_usage(state.at(&["usage", agent, "node"])));
-    let cpu = || {
-        let busy = now
-            .cpu_busy_usec?
-            .checked_sub(before_usage.cpu_busy_usec?)?;
-        percent(busy, elapsed(before, state, agent)?)
-    };
-    let memory = now.memory_total_bytes.zip(now.memory_available_bytes);
-    let memory = memory.map(|(total, available)| total.saturating_sub(available) as f64);
-    [cpu(), memory, None, None, None, None, None, None]
+fn of_node(before: &Node, state: &Node, agent: &str) -> Usage {
+    let path = ["usage", agent, "node"];
+    let earlier: NodeUsage = read_sample(before.at(&path));
+    let now: NodeUsage = read_sample(state.at(&path));
+    Usage {
+        cpu: cpu_of_node(&earlier, &now, elapsed(before, state, agent)),
+        memory: difference(now.memory_total_bytes, now.memory_available_bytes),
+        ..Usage::default()
+    }
+}
+
+fn cpu_of_node(before: &NodeUsage, now: &NodeUsage, elapsed: Option<u64>) -> Option<f64> {
+    let busy = now.cpu_busy_usec?.checked_sub(before.cpu_busy_usec?)?;
+    percent(busy, elapsed?)
+}
+
+fn percent_text(percent: f64) -> String {
+    format!("{percent:.1}%")
+}
+
+fn count_text(count: f64) -> String {
+    count.to_string()
 }
 
 /// Bytes with one digit: `41.2MiB`.
 pub(crate) fn size(bytes: f64) -> String {
-    // 1023.96 would be shown as 1024.0.
-    let (mut size, mut unit, mut larger) = (
-        bytes,
-        "B",
-        ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"].into_iter(),
-    );
-    while size >= 1023.95
-        && let Some(next) = larger.next()
-    {
-        (size, unit) = (size / 1024.0, next);
+    let mut size = bytes;
+    let mut unit = "B";
+    for larger in ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"] {
+        // 1023.96 would be shown as 1024.0.
+        if size < 1023.95 {
+            break;
+        }
+        size /= 1024.0;
+        unit = larger;
     }
     if unit == "B" {
-        format!("{size:.0}B")
-    } else {
-        format!("{size:.1}{unit}")
+        return format!("{size:.0}B");
     }
+    format!("{size:.1}{unit}")
 }
 
 /// Milliseconds as the two highest units: `3d4h`, `12m3s`, `45s`.
 pub(crate) fn duration(milliseconds: f64) -> String {
     let seconds = (milliseconds / 1000.0) as u64;
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{seconds}s"),
-        (0, 0, _) => format!("{minutes}m{}s", seconds % 60),
-        (0, ..) => format!("{hours}h{}m", minutes % 60),
-        _ => format!("{days}d{}h", hours % 24),
+    let minutes = seconds / 60;
+    let hours = minutes / 60;
+    let days = hours / 24;
+    if days > 0 {
+        return format!("{days}d{}h", hours % 24);
     }
+    if hours > 0 {
+        return format!("{hours}h{}m", minutes % 60);
+    }
+    if minutes > 0 {
+        return format!("{minutes}m{}s", seconds % 60);
+    }
+    format!("{seconds}s")
 }
 
 #[cfg(test)]

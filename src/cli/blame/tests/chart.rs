@@ -5,15 +5,15 @@ use ankaios_model::node::Node;
 
 fn drawn(state: &Node) -> String {
     let starts = Starts::of(state).unwrap();
-    svg(&starts, &starts.all.iter().collect::<Vec<_>>())
+    Chart::new(&starts, &starts.all.iter().collect::<Vec<_>>()).svg()
 }
 
 /// Bars of one colour: where they begin, and how long they are.
 fn bars(svg: &str, stage: &str) -> Vec<(f64, f64)> {
-    let (_, colour, _) = STAGES.iter().find(|(name, ..)| *name == stage).unwrap();
+    let stage = STAGES.iter().find(|one| one.name == stage).unwrap();
     let bars = svg
         .lines()
-        .filter(|line| line.starts_with("<rect") && line.contains(colour));
+        .filter(|line| line.starts_with("<rect") && line.contains(stage.colour));
     let number = |line: &str, key: &str| {
         let (_, rest) = line.split_once(&format!(" {key}=\"")).unwrap();
         rest.split_once('"').unwrap().0.parse::<f64>().unwrap()
