@@ -10,7 +10,6 @@ use super::modes::named;
 use super::output::{Column, Output, TooWide, View, WARNING, object, one_line, value};
 use super::rows::{self, MASKS};
 use super::session::ServerLink;
-use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::execution_state::PARTS_SEPARATOR;
 use ankaios_model::modes::{MODES_TAG, NOT_IN_MODE, mode_names};
 use ankaios_model::node::Node;
@@ -20,13 +19,14 @@ use ankaios_model::workload::AddCondition;
 use serde_yaml::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is read besides for the graph of a mode.
+/// The parts that the graph of a mode needs in addition.
 const TAG_MASKS: [&str; 2] = [
     "desiredState.workloads.*.tags",
     "effectiveState.workloads.*.tags",
 ];
 
-/// Prints the graph of all workloads, of those in a mode, or of the named ones and what they need.
+/// Prints the graph of all workloads, of those in a mode, or of the named ones with all that they
+/// need.
 pub(crate) fn print(
     GraphArguments {
         output: format,
@@ -37,15 +37,15 @@ pub(crate) fn print(
     link: &mut dyn ServerLink,
     output: &mut Output,
 ) -> Result<()> {
-    let of_mode = if mode.is_some() { &TAG_MASKS[..] } else { &[] };
-    let masks: Vec<&str> = MASKS
-        .iter()
-        .chain(&rows::CONFIG_MASKS)
-        .chain(of_mode)
-        .copied()
-        .chain(timing.then_some(blame::PART))
-        .chain([WARNING])
-        .collect();
+    let mut masks = MASKS.to_vec();
+    masks.extend(rows::CONFIG_MASKS);
+    if mode.is_some() {
+        masks.extend(TAG_MASKS);
+    }
+    if *timing {
+        masks.push(blame::PART);
+    }
+    masks.push(WARNING);
     let state = link.complete_state(&masks)?;
     output.warn_of_storage(&state);
     let mut graph = Graph::of(&state);
@@ -57,21 +57,17 @@ pub(crate) fn print(
         graph.add_timings(&Starts::of(&state)?);
     }
     match format {
-        Format::Dot | Format::Mermaid => {
-            output.result(&graph.drawing(*format == Format::Mermaid))?
-        }
+        Format::Dot => output.result(&graph.graphviz())?,
+        Format::Mermaid => output.result(&graph.mermaid())?,
         format => {
-            let mut view = View::new(*format, &fields(Row::default(), *timing), []);
+            let mut view = View::new(*format, &TreeRow::default().fields(*timing), []);
             view.table.least_wanted = &["AGENT", "NEEDED", "MET", "EXECUTION STATE"];
-            graph
-                .trees(names)
-                .into_iter()
-                .for_each(|row| view.push_cells(&fields(row, *timing)));
-            view.rows = graph
-                .workloads
-                .iter()
-                .map(|(name, workload)| graph.data(name, workload))
-                .collect();
+            for row in graph.trees(names) {
+                view.push_cells(&row.fields(*timing));
+            }
+            for (name, workload) in &graph.workloads {
+                view.rows.push(graph.data(name, workload));
+            }
             view.print("workloads", TooWide::Shorten, None, output)?;
         }
     }
@@ -80,7 +76,7 @@ pub(crate) fn print(
 
 /// One workload.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Workload {
+struct GraphNode {
     agent: String,
     /// Its instances; one, except while an update replaces it.
     rows: Vec<rows::Row>,
@@ -88,23 +84,23 @@ struct Workload {
     needs: BTreeMap<String, String>,
     /// It is restarted with those that it needs running.
     restarts: bool,
-    /// When it was ready and how long that took, see [`Graph::add_timings`]; empty when that is
-    /// unknown.
+    /// The time at which it was ready and the duration of its start, see [`Graph::add_timings`];
+    /// empty if that is unknown.
     timing: String,
-    /// What is shown in place of its state: why it is not in the graph of a mode.
+    /// The reason why it is not in the graph of a mode, shown in place of its state.
     outside: Option<String>,
 }
 
-impl Workload {
+impl GraphNode {
     fn state(&self) -> String {
         if let Some(outside) = &self.outside {
             return outside.clone();
         }
-        let mut shown = Vec::from_iter(self.rows.iter().map(|row| row.state.clone()));
+        let mut shown: Vec<String> = self.rows.iter().map(|row| row.state.clone()).collect();
         if shown.is_empty() {
             return "does not exist".to_owned();
         }
-        // The last results of their conditions stand behind the states.
+        // The last results of their conditions follow the states.
         for row in &self.rows {
             if is_about_condition(row) {
                 shown.push(self.without_dependencies(&row.info));
@@ -113,8 +109,8 @@ impl Workload {
         shown.join(", ")
     }
 
-    /// The needed state of a dependency, as people read it: `running`, `succeeded` or `failed`, and
-    /// whether the workload is restarted with it.
+    /// The needed state of a dependency for people, `running`, `succeeded` or `failed`, and whether
+    /// the workload is restarted with it.
     fn needed(&self, condition: &str) -> String {
         let needed = condition.trim_start_matches("ADD_COND_").to_lowercase();
         if self.is_restarted_with(condition) {
@@ -124,7 +120,7 @@ impl Workload {
         }
     }
 
-    /// Whether the workload is restarted with a dependency under this condition.
+    /// Returns whether the workload is restarted with a dependency under this condition.
     fn is_restarted_with(&self, condition: &str) -> bool {
         self.restarts && condition == AddCondition::Running.as_str()
     }
@@ -137,71 +133,73 @@ impl Workload {
                 named.insert(reason::waits_for(name, condition));
             }
         }
-        let parts: Vec<&str> = info
-            .split(PARTS_SEPARATOR)
-            .filter(|part| !named.contains(*part))
-            .collect();
+        let mut parts: Vec<&str> = info.split(PARTS_SEPARATOR).collect();
+        parts.retain(|part| !named.contains(*part));
         parts.join(PARTS_SEPARATOR)
     }
 }
 
-/// Whether the info of an instance is about the workload's `lifecycle:` block: a condition, or how
-/// far its start is prepared.
+/// Returns whether the info of an instance is about the workload's `lifecycle:` block: a condition,
+/// or the prepared part of its start.
 fn is_about_condition(row: &rows::Row) -> bool {
     row.reason.is_of_lifecycle() || row.prepared != PrepareLevel::None
 }
 
-/// A row of a tree: name, what of it is needed, whether that is so, agent, timing, state.
-type Row = [String; 6];
+/// A row of a tree.
+#[derive(Default)]
+struct TreeRow {
+    name: String,
+    /// The condition on it.
+    needed: String,
+    /// Whether the condition is met.
+    met: &'static str,
+    agent: String,
+    timing: String,
+    state: String,
+}
 
-fn fields(row: Row, timing: bool) -> Vec<Column> {
-    let headings = [
-        "WORKLOAD NAME",
-        "NEEDED",
-        "MET",
-        "AGENT",
-        if timing { "TIMING" } else { "" },
-        "EXECUTION STATE",
-    ];
-    headings
-        .into_iter()
-        .zip(row)
-        .map(|(heading, cell)| Column::new(heading, "", cell, Value::Null))
-        .collect()
+impl TreeRow {
+    fn fields(self, has_timing: bool) -> Vec<Column> {
+        let timing_heading = if has_timing { "TIMING" } else { "" };
+        vec![
+            cell("WORKLOAD NAME", self.name),
+            cell("NEEDED", self.needed),
+            cell("MET", self.met.to_owned()),
+            cell("AGENT", self.agent),
+            cell(timing_heading, self.timing),
+            cell("EXECUTION STATE", self.state),
+        ]
+    }
+}
+
+fn cell(heading: &'static str, text: String) -> Column {
+    Column::new(heading, "", text, Value::Null)
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Graph {
-    workloads: BTreeMap<String, Workload>,
+    workloads: BTreeMap<String, GraphNode>,
 }
 
 impl Graph {
     fn of(state: &Node) -> Self {
         let mut graph = Self::default();
         for (name, needs) in rows::needs(state) {
-            needs
-                .keys()
-                .for_each(|needed| _ = graph.workloads.entry(needed.clone()).or_default());
-            let agent_in = |part| state.at(&[part, "workloads", &name, "agent"]);
-            let agent = agent_in("effectiveState").or_else(|| agent_in("desiredState"));
-            let agent = agent.map_or("", |agent| rows::text(agent, &[])).to_owned();
-            let restarts = rows::restarts_with_dependencies(state, &name);
-            graph.workloads.insert(
-                name,
-                Workload {
-                    agent,
-                    needs,
-                    restarts,
-                    ..Workload::default()
-                },
-            );
+            for needed in needs.keys() {
+                graph.workloads.entry(needed.clone()).or_default();
+            }
+            let node = GraphNode {
+                agent: rows::agent_of(state, &name).to_owned(),
+                needs,
+                restarts: rows::restarts_with_dependencies(state, &name),
+                ..GraphNode::default()
+            };
+            graph.workloads.insert(name, node);
         }
         for (instance, row) in rows::rows(state) {
             // Also deleted workloads that still exist: others may wait for their end.
-            let workload = graph
-                .workloads
-                .entry(instance.workload.to_string())
-                .or_default();
+            let name = instance.workload.to_string();
+            let workload = graph.workloads.entry(name).or_default();
             if workload.agent.is_empty() {
                 workload.agent = instance.agent.to_string();
             }
@@ -210,9 +208,9 @@ impl Graph {
         graph
     }
 
-    /// The part of the graph in `mode`, by the tags in `state`: what is there would run, each on
-    /// the agent that it is desired on. What is needed from outside is shown, but not what that
-    /// needs.
+    /// The part of the graph in `mode`, by the tags in `state`: its workloads would run, each on the
+    /// agent that it is desired on. Their dependencies outside of the mode are shown, without further
+    /// dependencies.
     fn in_mode(mut self, mode: &str, state: &Node) -> Result<Self> {
         let mut known = BTreeSet::new();
         for part in ["effectiveState", "desiredState"] {
@@ -227,12 +225,12 @@ impl Graph {
         }
         let mut needed = BTreeSet::new();
         for (name, entry) in &mut self.workloads {
-            let [desired, effective] =
-                ["desiredState", "effectiveState"].map(|part| state.at(&[part, "workloads", name]));
-            if entry.agent.is_empty() {
-                entry.agent = desired
-                    .map_or("", |workload| rows::text(workload, &["agent"]))
-                    .to_owned();
+            let desired = state.at(&["desiredState", "workloads", name]);
+            let effective = state.at(&["effectiveState", "workloads", name]);
+            if let Some(desired) = desired
+                && entry.agent.is_empty()
+            {
+                entry.agent = rows::text(desired, &["agent"]).to_owned();
             }
             let Some(described) = effective.or(desired) else {
                 // At most a deleted workload that still ends.
@@ -240,7 +238,11 @@ impl Graph {
                 continue;
             };
             let tag = described.at(&["tags", MODES_TAG]).and_then(Node::as_text);
-            if tag.is_none_or(|tag| mode_names(tag).any(|named| named == mode)) {
+            let is_in_mode = match tag {
+                Some(tag) => mode_names(tag).any(|named| named == mode),
+                None => true,
+            };
+            if is_in_mode {
                 needed.extend(entry.needs.keys().cloned());
             } else {
                 entry.needs.clear();
@@ -252,7 +254,7 @@ impl Graph {
         Ok(self)
     }
 
-    /// The part of the graph that `names` need; all of it without names.
+    /// The part of the graph with `names` and their dependencies; all of it without names.
     fn only(mut self, names: &[String]) -> Result<Self> {
         let mut wanted = BTreeSet::new();
         let mut open: Vec<String> = names.to_vec();
@@ -270,9 +272,9 @@ impl Graph {
         Ok(self)
     }
 
-    /// Notes when each workload was ready, in seconds since the boot of the server's node, how long
-    /// that took, and which workloads are those of the chain that was ready last:
-    /// `@<ready> +<total> *`.
+    /// Adds `@<ready> +<total> *` to each workload: the time at which it was ready, in seconds since
+    /// the boot of the server's node, the duration of its start, and a mark if it belongs to the chain
+    /// that was ready last.
     fn add_timings(&mut self, starts: &Starts) {
         let chain = starts.last_chain(|name| self.workloads.contains_key(name));
         let by_workload = starts.by_workload();
@@ -295,184 +297,211 @@ impl Graph {
     }
 
     /// A tree for each of `names`; without names for each workload that no other needs.
-    fn trees(&self, names: &[String]) -> Vec<Row> {
-        let needed: BTreeSet<&String> = self
-            .workloads
-            .values()
-            .flat_map(|workload| workload.needs.keys())
-            .collect_entries();
-        let (mut rows, mut shown) = (Vec::new(), BTreeSet::new());
-        let is_root = |name: &String| {
-            if names.is_empty() {
+    fn trees(&self, names: &[String]) -> Vec<TreeRow> {
+        let mut needed = BTreeSet::new();
+        for workload in self.workloads.values() {
+            needed.extend(workload.needs.keys());
+        }
+        let mut trees = Trees {
+            graph: self,
+            rows: Vec::new(),
+            shown: BTreeSet::new(),
+        };
+        // First the roots.
+        for name in self.workloads.keys() {
+            let is_root = if names.is_empty() {
                 !needed.contains(name)
             } else {
                 names.contains(name)
-            }
-        };
-        for root in self.workloads.keys().filter(|name| is_root(name)) {
-            self.branch(root, None, ["", ""], &mut shown, &mut rows);
-        }
-        // Left are workloads that need each other; a server refuses these, but the tree must end
-        // for any state.
-        for left in self.workloads.keys() {
-            if !shown.contains(left) {
-                self.branch(left, None, ["", ""], &mut shown, &mut rows);
-            }
-        }
-        rows
-    }
-
-    /// The rows of `name` and what it needs. `condition` is that of `user`, the workload of the row
-    /// above. `first` stands before its name, `rest` before those of the others.
-    fn branch(
-        &self,
-        name: &String,
-        condition: Option<(&Workload, &str)>,
-        [first, rest]: [&str; 2],
-        shown: &mut BTreeSet<String>,
-        rows: &mut Vec<Row>,
-    ) {
-        let Some(workload) = self.workloads.get(name) else {
-            return;
-        };
-        let is_new = shown.insert(name.clone());
-        let above = if is_new || workload.needs.is_empty() {
-            ""
-        } else {
-            " (see above)"
-        };
-        let met = condition.map_or("", |(_, condition)| {
-            if self.is_met(name, condition) {
-                "yes"
-            } else {
-                "no"
-            }
-        });
-        rows.push([
-            format!("{first}{}{above}", one_line(name)),
-            condition
-                .map(|(user, condition)| user.needed(condition))
-                .unwrap_or_default(),
-            met.to_owned(),
-            one_line(&workload.agent),
-            workload.timing.clone(),
-            workload.state(),
-        ]);
-        let mut needs = workload.needs.iter().filter(|_| is_new).peekable();
-        while let Some((name, condition)) = needs.next() {
-            let (corner, line) = if needs.peek().is_some() {
-                ("|-- ", "|   ")
-            } else {
-                ("`-- ", "    ")
             };
-            self.branch(
-                name,
-                Some((workload, condition)),
-                [&format!("{rest}{corner}"), &format!("{rest}{line}")],
-                shown,
-                rows,
-            );
+            if is_root {
+                trees.add(name, None, "", "");
+            }
         }
+        // Then workloads that need each other; a server refuses these, but the tree must end for
+        // any state.
+        for left in self.workloads.keys() {
+            if !trees.shown.contains(left) {
+                trees.add(left, None, "", "");
+            }
+        }
+        trees.rows
     }
 
     fn is_met(&self, needed: &str, condition: &str) -> bool {
-        let workload = self
-            .workloads
-            .get(needed)
-            .filter(|workload| workload.outside.is_none());
-        workload.is_some_and(|workload| workload.rows.iter().any(|row| row.fulfils(condition)))
+        match self.workloads.get(needed) {
+            Some(workload) if workload.outside.is_none() => {
+                workload.rows.iter().any(|row| row.fulfils(condition))
+            }
+            _ => false,
+        }
     }
 
-    /// A workload for programs, with its dependencies as in the state and those of them that are
-    /// not met, and those that it is restarted with.
-    fn data(&self, name: &str, workload: &Workload) -> Value {
-        let unmet = workload
-            .needs
-            .iter()
-            .filter(|(needed, how)| !self.is_met(needed, how))
-            .map(|(needed, _)| needed);
+    /// A workload for programs, with its dependencies as in the state, those of them that are not
+    /// met, and those that it is restarted with.
+    fn data(&self, name: &str, workload: &GraphNode) -> Value {
+        let mut unmet = Vec::new();
         let mut restarts_with = Vec::new();
         for (needed, condition) in &workload.needs {
-            if workload.is_restarted_with(condition) {
-                restarts_with.push(needed.clone());
+            if !self.is_met(needed, condition) {
+                unmet.push(needed.as_str());
             }
+            if workload.is_restarted_with(condition) {
+                restarts_with.push(needed.as_str());
+            }
+        }
+        let states: Vec<&str> = workload.rows.iter().map(|row| row.state.as_str()).collect();
+        let mut timing = None;
+        if !workload.timing.is_empty() {
+            timing = Some(&workload.timing);
         }
         object([
             ("workload", name.into()),
             ("agent", workload.agent.as_str().into()),
-            (
-                "states",
-                workload
-                    .rows
-                    .iter()
-                    .map(|row| row.state.as_str())
-                    .collect::<Vec<_>>()
-                    .into(),
-            ),
+            ("states", states.into()),
             ("dependencies", value(Some(&workload.needs))),
-            ("unmet", unmet.cloned().collect::<Vec<_>>().into()),
+            ("unmet", unmet.into()),
             ("restartsWith", restarts_with.into()),
-            (
-                "timing",
-                value(Some(&workload.timing).filter(|timing| !timing.is_empty())),
-            ),
+            ("timing", value(timing)),
         ])
     }
 
-    /// The graph for Mermaid, or for Graphviz.
-    fn drawing(&self, mermaid: bool) -> String {
-        let escaped = |text: &str| match mermaid {
-            true => one_line(text).replace('"', "#quot;").replace('<', "#lt;"),
-            false => one_line(text).replace('\\', "\\\\").replace('"', "\\\""),
-        };
-        let (begin, line_end, end) = match mermaid {
-            true => ("flowchart LR\n", "<br/>", ""),
-            false => (
-                "digraph workloads {\n  rankdir=LR;\n  node [shape=box];\n",
-                "\\n",
-                "}\n",
-            ),
-        };
-        // Mermaid reserves words such as `end`, so its nodes are numbered.
-        let numbers: BTreeMap<&String, usize> = self.workloads.keys().zip(0..).collect_entries();
-        let id = |name: &String| {
-            if mermaid {
-                format!("n{}", numbers[name])
-            } else {
-                format!("\"{}\"", escaped(name))
-            }
-        };
-        let mut text = begin.to_owned();
-        for (name, workload) in &self.workloads {
-            let lines = [name, &workload.agent, &workload.state(), &workload.timing]
-                .map(|line| escaped(line));
-            let label = lines
-                .iter()
-                .filter(|line| !line.is_empty())
-                .cloned()
-                .collect::<Vec<_>>()
-                .join(line_end);
-            text.push_str(&match mermaid {
-                true => format!("  {}[\"{label}\"]\n", id(name)),
-                false => format!("  {} [label=\"{label}\"];\n", id(name)),
-            });
+    /// The graph for Mermaid.
+    fn mermaid(&self) -> String {
+        let mut text = "flowchart LR\n".to_owned();
+        // Words such as `end` are reserved, so the nodes are numbered.
+        let mut numbers = BTreeMap::new();
+        for (number, (name, workload)) in self.workloads.iter().enumerate() {
+            numbers.insert(name, number);
+            let label = workload.label(name, mermaid_text, "<br/>");
+            text.push_str(&format!("  n{number}[\"{label}\"]\n"));
         }
         for (name, workload) in &self.workloads {
             for (needs, condition) in &workload.needs {
-                let label = escaped(&workload.needed(condition));
-                let (from, to) = (id(name), id(needs));
-                text.push_str(&match (mermaid, self.is_met(needs, condition)) {
-                    (true, true) => format!("  {from} -->|{label}| {to}\n"),
-                    (true, false) => format!("  {from} -.->|{label}| {to}\n"),
-                    (false, met) => {
-                        let style = if met { "solid" } else { "dashed" };
-                        format!("  {from} -> {to} [label=\"{label}\", style={style}];\n")
-                    }
-                });
+                let from = numbers[name];
+                let to = numbers[needs];
+                let label = mermaid_text(&workload.needed(condition));
+                let arrow = if self.is_met(needs, condition) {
+                    "-->"
+                } else {
+                    "-.->"
+                };
+                text.push_str(&format!("  n{from} {arrow}|{label}| n{to}\n"));
             }
         }
-        text + end
+        text
     }
+
+    /// The graph for Graphviz.
+    fn graphviz(&self) -> String {
+        let mut text = "digraph workloads {\n  rankdir=LR;\n  node [shape=box];\n".to_owned();
+        for (name, workload) in &self.workloads {
+            let label = workload.label(name, graphviz_text, "\\n");
+            let name = graphviz_text(name);
+            text.push_str(&format!("  \"{name}\" [label=\"{label}\"];\n"));
+        }
+        for (name, workload) in &self.workloads {
+            for (needs, condition) in &workload.needs {
+                let from = graphviz_text(name);
+                let to = graphviz_text(needs);
+                let label = graphviz_text(&workload.needed(condition));
+                let style = if self.is_met(needs, condition) {
+                    "solid"
+                } else {
+                    "dashed"
+                };
+                text.push_str(&format!(
+                    "  \"{from}\" -> \"{to}\" [label=\"{label}\", style={style}];\n"
+                ));
+            }
+        }
+        text + "}\n"
+    }
+}
+
+/// The dependency that leads to a row of a tree.
+struct Dependency<'g> {
+    user: &'g GraphNode,
+    condition: &'g str,
+}
+
+/// The rows of trees that are being made.
+struct Trees<'g> {
+    graph: &'g Graph,
+    rows: Vec<TreeRow>,
+    /// The workloads whose dependencies have rows.
+    shown: BTreeSet<String>,
+}
+
+impl Trees<'_> {
+    /// Adds the rows of `name` and its dependencies; `above` leads to it from the row above. Its own
+    /// row begins with `first`, the others with `rest`.
+    fn add(&mut self, name: &String, above: Option<Dependency<'_>>, first: &str, rest: &str) {
+        let graph = self.graph;
+        let Some(workload) = graph.workloads.get(name) else {
+            return;
+        };
+        let is_new = self.shown.insert(name.clone());
+        let mut row = TreeRow {
+            name: format!("{first}{}", one_line(name)),
+            agent: one_line(&workload.agent),
+            timing: workload.timing.clone(),
+            state: workload.state(),
+            ..TreeRow::default()
+        };
+        if let Some(Dependency { user, condition }) = above {
+            row.needed = user.needed(condition);
+            row.met = if graph.is_met(name, condition) {
+                "yes"
+            } else {
+                "no"
+            };
+        }
+        if !is_new {
+            if !workload.needs.is_empty() {
+                row.name.push_str(" (see above)");
+            }
+            self.rows.push(row);
+            return;
+        }
+        self.rows.push(row);
+        let last = workload.needs.keys().next_back();
+        for (name, condition) in &workload.needs {
+            let (corner, line) = if Some(name) == last {
+                ("`-- ", "    ")
+            } else {
+                ("|-- ", "|   ")
+            };
+            let first = format!("{rest}{corner}");
+            let rest = format!("{rest}{line}");
+            let dependency = Dependency {
+                user: workload,
+                condition,
+            };
+            self.add(name, Some(dependency), &first, &rest);
+        }
+    }
+}
+
+impl GraphNode {
+    /// The lines of its node in a drawing.
+    fn label(&self, name: &str, escape: fn(&str) -> String, line_end: &str) -> String {
+        let mut lines = Vec::new();
+        for line in [name, &self.agent, &self.state(), &self.timing] {
+            if !line.is_empty() {
+                lines.push(escape(line));
+            }
+        }
+        lines.join(line_end)
+    }
+}
+
+fn mermaid_text(text: &str) -> String {
+    one_line(text).replace('"', "#quot;").replace('<', "#lt;")
+}
+
+fn graphviz_text(text: &str) -> String {
+    one_line(text).replace('\\', "\\\\").replace('"', "\\\"")
 }
 
 #[cfg(test)]
@@ -816,17 +845,13 @@ logger                                                       B       Pending(Sta
             let needs = BTreeMap::from([(needs.to_owned(), "ADD_COND_RUNNING".to_owned())]);
             graph.workloads.insert(
                 name.to_owned(),
-                Workload {
+                GraphNode {
                     needs,
-                    ..Workload::default()
+                    ..GraphNode::default()
                 },
             );
         }
-        let names: Vec<String> = graph
-            .trees(&[])
-            .into_iter()
-            .map(|[name, ..]| name)
-            .collect();
+        let names: Vec<String> = graph.trees(&[]).into_iter().map(|row| row.name).collect();
         assert_eq!(names, ["a", "`-- b", "    `-- a (see above)"]);
     }
 }

@@ -920,12 +920,11 @@ impl WaitState {
 
     /// A failed instance that had a container and so may have logs.
     pub(crate) fn failure_with_logs(&self) -> Option<&InstanceName> {
-        for instance in self.failures() {
-            if self.watched[instance].phase() != Some(Phase::PendingStartingFailed) {
-                return Some(instance);
-            }
-        }
-        None
+        let mut failures = self.failures();
+        failures.retain(|instance| {
+            self.watched[*instance].phase() != Some(Phase::PendingStartingFailed)
+        });
+        failures.first().copied()
     }
 
     /// The instances that are outstanding.
