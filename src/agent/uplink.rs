@@ -15,6 +15,7 @@ use ankaios_model::messages::{AgentCapabilities, AgentHello, FromServer, ToServe
 use ankaios_platform::clock::{Clock, SystemClock};
 use ankaios_platform::limits::STACK_LARGE;
 use ankaios_platform::logging::with_causes;
+use ankaios_platform::memory;
 use ankaios_platform::service_manager::StatusBoard;
 use ankaios_platform::threads;
 use ankaios_platform::watchdog::Heartbeat;
@@ -142,6 +143,8 @@ impl Uplink {
         };
         self.control.connected();
         debug!("Connected to server '{}'.", self.options.url);
+        // Connecting needs more of it than what follows.
+        memory::give_back_stack();
         let end = loop {
             heartbeat.turn();
             if self.outbox.send_waiting().is_err() {

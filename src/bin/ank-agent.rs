@@ -6,7 +6,7 @@ use ankaios_lite::agent::Agent;
 use ankaios_lite::agent::settings::{self, Machine};
 use ankaios_lite::model::version::SHOWN_VERSION;
 use ankaios_lite::platform::logging::{self, fatal};
-use ankaios_lite::platform::memory;
+use ankaios_lite::platform::memory::{self, Arenas};
 use ankaios_lite::platform::program::{self, Exit};
 use ankaios_lite::platform::service_manager::ServiceManager;
 use ankaios_lite::platform::settings::SettingsError;
@@ -25,7 +25,7 @@ use std::time::SystemTime;
 /// The program; its exit code. Public for the multi-call file.
 pub(crate) fn main() -> ExitCode {
     program::abort_on_panic();
-    memory::at_start();
+    memory::at_start(Arenas::One);
     logging::init("ank_agent");
     let settings = match settings::read(std::env::args_os(), &Machine::this()) {
         Ok(settings) => settings,
@@ -100,6 +100,7 @@ fn start_and_wait(settings: settings::AgentSettings) -> Result<(), Box<dyn Error
     if let Err(error) = memory::settle() {
         log::debug!("Memory of the start is kept: '{error}'");
     }
+    memory::give_back_stack();
     let _ = woken.read_exact(&mut [0]); // A failure ends the agent as well.
     let failure = failed.try_recv();
     manager.stopping();

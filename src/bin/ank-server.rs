@@ -10,7 +10,7 @@ use ankaios_lite::model::version::SHOWN_VERSION;
 use ankaios_lite::platform::clock::SystemClock;
 use ankaios_lite::platform::limits::STOP_DEADLINE;
 use ankaios_lite::platform::logging::{self, fatal, with_causes};
-use ankaios_lite::platform::memory;
+use ankaios_lite::platform::memory::{self, Arenas};
 use ankaios_lite::platform::metrics_file;
 use ankaios_lite::platform::program::{self, Exit};
 use ankaios_lite::platform::service_manager::ServiceManager;
@@ -40,7 +40,7 @@ use std::process::ExitCode;
 /// The program; its exit code. Public for the multi-call file.
 pub(crate) fn main() -> ExitCode {
     program::abort_on_panic();
-    memory::at_start();
+    memory::at_start(Arenas::Two);
     logging::init("ank_server");
     let settings = match settings::read(std::env::args_os()) {
         Ok(settings) => settings,
@@ -208,6 +208,7 @@ fn serve(
     if let Err(error) = memory::settle() {
         log::debug!("Memory of the start is kept: '{error}'");
     }
+    memory::give_back_stack();
     let signal = signals.forever().next().inspect(|signal| log_stop(*signal));
     manager.stopping();
     let lost = lost_thread.try_recv().ok().filter(|_| signal.is_none());

@@ -20,7 +20,7 @@ pub const TURN_MAX: Duration = Duration::from_millis(500);
 
 /// After the start, or the last call of an engine, memory that only it needed is returned after
 /// this time.
-pub(crate) const SETTLE_AFTER: Duration = Duration::from_secs(2);
+pub const SETTLE_AFTER: Duration = Duration::from_secs(2);
 /// Dropping this many bytes at once is worth the milliseconds that returning them takes.
 pub const TRIM_FROM: usize = 1024 * 1024;
 

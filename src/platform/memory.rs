@@ -8,6 +8,7 @@
 use crate::limits::{SETTLE_AFTER, STACK_SMALL, TRIM_FROM};
 use crate::threads;
 use crossbeam_channel::{Sender, bounded};
+use rustix::io::Errno;
 use rustix::mm::Advice;
 use std::ffi::{CStr, c_int, c_void};
 use std::io;
@@ -16,13 +17,17 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Arenas of malloc. Two let threads allocate at the same time; each further one keeps unused
-/// memory.
-#[cfg(target_env = "gnu")]
-const ARENAS: c_int = 2;
+/// How many threads can allocate at the same time. Each further arena of malloc keeps unused memory.
+#[derive(Debug, Clone, Copy)]
+pub enum Arenas {
+    /// For a program whose threads mostly wait.
+    One = 1,
+    /// For a program with two busy threads.
+    Two = 2,
+}
 
 /// Unused part of a stack that is kept, in bytes: room for the call that returns the rest.
-const STACK_RESERVE: usize = 8 * 1024;
+const STACK_RESERVE: usize = if cfg!(debug_assertions) { 8 } else { 1 } * 1024;
 
 /// Delay of the first return of code after the start. The start is often part of the largest burst,
 /// and callers that wait for it must not wait for this as well.
@@ -46,16 +51,33 @@ const LARGE: c_int = 1024 * 1024;
 ///
 /// Also records the mappings of code. Code that is loaded now stays until the end of the program;
 /// a library that is loaded later may be unloaded, and other memory be mapped in its place.
-pub fn at_start() {
+#[cfg_attr(not(target_env = "gnu"), allow(unused_variables))]
+pub fn at_start(arenas: Arenas) {
     #[cfg(target_env = "gnu")]
     #[allow(unsafe_code)]
     // SAFETY: sets numbers inside malloc; called before other threads exist.
     unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, ARENAS);
+        libc::mallopt(libc::M_ARENA_MAX, arenas as c_int);
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 8 * LARGE);
     }
     let _ = CODE.set(code_mappings()); // Set once: a program starts once.
+}
+
+/// Sets up the allocator for a program that ends soon. Must be called before any other thread
+/// starts.
+///
+/// All threads use one arena: they work one after the other. The heap grows in few steps and never
+/// shrinks, since what reads the command line allocates and frees half a megabyte.
+pub fn at_start_of_command() {
+    #[cfg(target_env = "gnu")]
+    #[allow(unsafe_code)]
+    // SAFETY: sets numbers inside malloc; called before other threads exist.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, Arenas::One as c_int);
+        libc::mallopt(libc::M_TOP_PAD, LARGE);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 8 * LARGE);
+    }
 }
 
 /// Gives free memory back to the system after something of about `bytes` was dropped, if that is
@@ -121,9 +143,18 @@ impl OwnStack {
         let start = std::ptr::without_provenance_mut(self.lowest);
         // SAFETY: the range is a part of the stack of this thread, further below all that is in use
         // than the frames of this call can reach.
-        if let Err(error) = unsafe { rustix::mm::madvise(start, length, Advice::LinuxDontNeed) } {
-            log::debug!("Pages of a stack stay: '{error}'");
+        match unsafe { rustix::mm::madvise(start, length, Advice::LinuxDontNeed) } {
+            // The stack of `main` has pages only as far as it was used.
+            Ok(()) | Err(Errno::NOMEM) => {}
+            Err(error) => log::debug!("Pages of a stack stay: '{error}'"),
         }
+    }
+}
+
+/// Gives back the pages of the stack of this thread that are not in use now.
+pub fn give_back_stack() {
+    if let Some(stack) = OwnStack::of_this_thread() {
+        stack.give_back_unused();
     }
 }
 
@@ -231,7 +262,7 @@ pub fn settle() -> io::Result<()> {
 }
 
 /// Reports the use of code that is idle otherwise, such as for a call of an engine. Never waits.
-pub(crate) fn settle_again() {
+pub fn settle_again() {
     if let Some(work_done) = WORK_DONE.get() {
         let _ = work_done.try_send(()); // Full: it is woken anyway.
     }

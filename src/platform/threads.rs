@@ -3,8 +3,11 @@
 //! Thread: called by `main` and by owners of threads; the only file that may spawn one.
 
 use crate::clock::{Clock, SystemClock};
+use crate::memory::give_back_stack;
+use crate::sync::Mutex;
 use crossbeam_channel::{Receiver, TryRecvError, bounded};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A running thread: its name and a channel that closes when it ends.
@@ -38,28 +41,36 @@ pub fn spawn(
             #[cfg(debug_assertions)]
             panic_if_asked();
             body();
+            // The system's library keeps the stack for the next thread, with what was used of it.
+            give_back_stack();
         })?;
     Ok(Thread { name, ended })
 }
 
-/// As [`spawn`] of what owns `value`, which comes back when no thread can be had.
+/// Starts a thread as [`spawn`] does and gives it `value`, which comes back when the system gives no
+/// thread.
 pub fn spawn_with<T: Send + 'static>(
     name: String,
     stack_bytes: usize,
     value: T,
     body: impl FnOnce(T) + Send + 'static,
 ) -> Result<(), (io::Error, T)> {
-    // What a thread that cannot be had was to run is dropped, so it is handed over afterwards.
-    let (give, take) = bounded(1);
-    match spawn(name, stack_bytes, move || {
-        if let Ok(value) = take.recv() {
+    // The body of a thread that cannot be had is dropped, so the value is not in it. No channel: it
+    // takes more than half a KiB, which the thread would keep.
+    let place = Arc::new(Mutex::new(Some(value)));
+    let own = place.clone();
+    let started = spawn(name, stack_bytes, move || {
+        let value = own.lock().take();
+        drop(own);
+        if let Some(value) = value {
             body(value);
         }
-    }) {
-        Ok(_) => _ = give.send(value), // The other end waits for it.
-        Err(error) => return Err((error, value)),
-    }
-    Ok(())
+    });
+    let Err(error) = started else {
+        return Ok(());
+    };
+    let value = place.lock().take();
+    Err((error, value.expect("only the thread takes it")))
 }
 
 /// Panics in a thread that the environment variable `ANKAIOS_TEST_PANIC` names. Only in builds for

@@ -18,6 +18,7 @@ use ankaios_model::messages::{AddedWorkload, AgentLoad, FromServer, WorkloadPlan
 use ankaios_model::names::{InstanceName, Name, excerpt, has_name_characters};
 use ankaios_platform::clock::Clock;
 use ankaios_platform::limits::TURN_MAX;
+use ankaios_platform::memory::OwnStack;
 use ankaios_platform::service_manager::StatusBoard;
 use ankaios_platform::watchdog::Heartbeat;
 use ankaios_runtime::engine_children::EarlierCalls;
@@ -125,8 +126,14 @@ impl<C: Clock> Scheduler<C> {
         heartbeat: &Heartbeat,
     ) {
         self.report_status();
+        let stack = OwnStack::of_this_thread();
         loop {
             heartbeat.turn();
+            if let Some(stack) = &stack
+                && events.is_empty()
+            {
+                stack.give_back_unused();
+            }
             let alarm = self.workloads.context.clock.alarm(self.due());
             let event = select_biased! {
                 recv(stop) -> _ => return,
