@@ -1,6 +1,6 @@
 //! The client's end of a stream to the server: connect, send the hello, send, receive.
 //!
-//! Thread: [`connect`] on `uplink` of the agent and `cli:connect` of `ank`;
+//! Thread: [`connect`] on `uplink` of the agent and `cli:tx` of `ank`;
 //! [`ClientSender`] on `uplink`, `control` and `scheduler`, and on `cli:tx`; [`ClientReceiver`] on
 //! `rx:server` and `cli:rx`.
 
@@ -207,6 +207,9 @@ pub(super) fn connect_with(
         }
     };
     // Then: the call.
+    if options.service == Service::Agent {
+        grpc::end_idle_threads();
+    }
     let channel = channel_over(grpc::channel(options.message_max, keepalive), endpoint);
     let client = Arc::new(grpcio::Client::new(channel));
     let method = grpc::called(options.service);

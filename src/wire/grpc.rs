@@ -17,7 +17,7 @@ use std::future::Future;
 use std::io::Read;
 use std::net::TcpStream;
 use std::num::NonZeroU64;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
@@ -178,10 +178,17 @@ pub(crate) fn environment() -> Arc<Environment> {
             .cq_count(1)
             .name_prefix("grpc-poll")
             .build();
-        grpc_parts::end_timer_thread();
         Arc::new(environment)
     };
     ENVIRONMENT.get_or_init(start).clone()
+}
+
+/// Ends the threads of the library that have nothing to do. That waits for them, which is worth it
+/// in a program that runs for longer than one command. Before the first connection only.
+pub(crate) fn end_idle_threads() {
+    static ENDED: Once = Once::new();
+    let _library = environment(); // Else there are none yet.
+    ENDED.call_once(grpc_parts::end_idle_threads);
 }
 
 /// Starts the first end of a connection, with which the library starts the thread of its timers.
@@ -311,8 +318,8 @@ mod tests {
     }
 
     #[test]
-    fn the_library_has_no_thread_for_timers_that_nothing_sets() {
-        let _kept = environment();
+    fn the_library_has_no_threads_that_nothing_uses() {
+        end_idle_threads();
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
         let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
         let names: Vec<String> = names.collect();
@@ -320,10 +327,12 @@ mod tests {
             names.iter().any(|name| name.starts_with("grpc-poll")),
             "{names:?}"
         );
-        assert!(
-            !names.iter().any(|name| name.starts_with("grpc_global_tim")),
-            "{names:?}"
-        );
+        for idle in ["grpc_global_tim", "default-execut", "resolver-execut"] {
+            assert!(
+                !names.iter().any(|name| name.starts_with(idle)),
+                "{names:?}"
+            );
+        }
     }
 
     #[test]

@@ -42,20 +42,31 @@ unsafe extern "C" {
     /// Starts or ends the thread of the library's older timers, once the library is initialised.
     #[link_name = "_Z32grpc_timer_manager_set_threadingb"]
     fn set_timer_thread(enabled: bool);
+    /// Starts or ends the threads that the library hands work to, once it is initialised.
+    #[link_name = "_ZN9grpc_core8Executor15SetThreadingAllEb"]
+    fn set_executor_threads(enabled: bool);
 }
 
-/// Ends the thread of the library's older timers, which wakes once a second. To be called right
-/// after the initialisation of the library, which has started it; without that thread this would
-/// never return.
+/// Ends threads that the library has started and that our programs have no use for. To be called
+/// once, after the initialisation of the library and before its first channel; without the thread
+/// of timers this would never return.
 ///
-/// Nothing that our programs use sets such a timer (`grpc_timer_init`): that is done where names
-/// are resolved, where the library itself connects, listens or watches idle channels, and for the
-/// deadlines of calls, which are not among the parts above. So the server does not end a call at
-/// the deadline of its client; the client does.
-pub(crate) fn end_timer_thread() {
-    // SAFETY: waits for that thread, and may be called by any other at any time until the library
+/// The thread of the library's older timers wakes once a second. Nothing that our programs use sets
+/// such a timer (`grpc_timer_init`): that is done where names are resolved, where the library itself
+/// connects, listens or watches idle channels, and for the deadlines of calls, which are not among
+/// the parts above. So the server does not end a call at the deadline of its client; the client
+/// does.
+///
+/// Two threads do work that others hand to them: one of them resolves names, which our programs do
+/// themselves. Without them each thread does its own work, which is short: the library does the same
+/// in a child after `fork`.
+pub(crate) fn end_idle_threads() {
+    // SAFETY: waits for these threads, and may be called by any other at any time until the library
     // is shut down, which our programs never do.
-    unsafe { set_timer_thread(false) };
+    unsafe {
+        set_timer_thread(false);
+        set_executor_threads(false);
+    }
 }
 
 /// Takes the place of the library's `grpc_core::BuildCoreConfiguration`, in the same order.
