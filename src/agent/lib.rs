@@ -132,7 +132,7 @@ impl Agent {
             retry_limit: settings.retry_limit,
             restart_backoff: settings.restart_backoff,
             control: control.clone(),
-            probes: Arc::new(Prober::start(SystemClock)?),
+            probes: Arc::new(Prober::new(SystemClock)?),
         };
         let removes_images = images.is_some();
         if let (Some(images), Some(cleanup)) = (images, settings.cleanup) {

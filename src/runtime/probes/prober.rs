@@ -1,7 +1,8 @@
 //! The thread that probes all workloads of an agent: one `poll` for all sockets, no process and no
 //! thread per probe.
 //!
-//! Thread: `probes`, which never waits for a control loop.
+//! Thread: `probes`, which never waits for a control loop; it starts with the first order, since most
+//! workloads have no probes.
 //! Owns: the orders and the probes under way. Takes: [`ProbeOrder`] from control loops. Gives:
 //! [`super::ProbeReport`].
 
@@ -13,7 +14,7 @@ use ankaios_model::names::InstanceName;
 use ankaios_platform::clock::Clock;
 use ankaios_platform::limits::STACK_LARGE;
 use ankaios_platform::private_folder::PrivateFolder;
-use ankaios_platform::sync::EventFd;
+use ankaios_platform::sync::{EventFd, Mutex};
 use ankaios_platform::threads;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -38,7 +39,11 @@ const NOTIFICATIONS_IN_A_ROW: usize = 16;
 pub struct Prober {
     commands: Sender<Command>,
     wake: EventFd,
+    /// What the thread will run; `None` once it has started.
+    waiting: Mutex<Option<Body>>,
 }
+
+type Body = Box<dyn FnOnce() + Send>;
 
 enum Command {
     Watch(Box<ProbeOrder>),
@@ -48,13 +53,13 @@ enum Command {
 }
 
 impl Prober {
-    /// Starts the thread, which ends when this is dropped.
-    pub fn start<C: Clock>(clock: C) -> io::Result<Self> {
+    /// A prober whose thread starts with the first order, and ends when this is dropped.
+    pub fn new<C: Clock>(clock: C) -> io::Result<Self> {
         let (commands, orders) = bounded(ORDERS_MAX);
         let wake = EventFd::new()?;
         let woken = wake.clone();
         let for_results = wake.clone();
-        threads::spawn("probes", STACK_LARGE, move || {
+        let body = move || {
             let wake_for_result = Arc::new(move || for_results.set());
             let io = SocketIo::new(wake_for_result, paths::node());
             let probes = Loop {
@@ -64,18 +69,44 @@ impl Prober {
                 woken,
             };
             probes.run();
-        })?;
-        Ok(Self { commands, wake })
+        };
+        Ok(Self {
+            commands,
+            wake,
+            waiting: Mutex::new(Some(Box::new(body))),
+        })
+    }
+
+    /// Starts the thread if it does not run. Without one the next order tries again.
+    fn start_thread(&self) {
+        let mut waiting = self.waiting.lock();
+        let Some(body) = waiting.take() else {
+            return;
+        };
+        let name = "probes".to_owned();
+        if let Err((error, body)) = threads::spawn_with(name, STACK_LARGE, body, |body| body()) {
+            log::error!("Cannot start the thread that probes workloads: '{error}'.");
+            *waiting = Some(body);
+        }
+    }
+
+    fn has_thread(&self) -> bool {
+        self.waiting.lock().is_none()
     }
 
     fn send(&self, command: Command) {
-        let _ = self.commands.send(command); // Gone only at the end.
+        if self.has_thread() {
+            let _ = self.commands.send(command); // Gone only at the end.
+        } else {
+            let _ = self.commands.try_send(command); // Full: nobody takes any.
+        }
         self.wake.set();
     }
 }
 
 impl Probes for Prober {
     fn watch(&self, order: ProbeOrder) {
+        self.start_thread();
         self.send(Command::Watch(Box::new(order)));
     }
 

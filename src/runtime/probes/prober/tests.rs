@@ -21,7 +21,7 @@ struct Rig {
 impl Rig {
     fn new() -> Self {
         Self {
-            prober: Prober::start(SystemClock).unwrap(),
+            prober: Prober::new(SystemClock).unwrap(),
             reports: bounded(64),
             key: 0,
         }
