@@ -16,10 +16,12 @@ pub(crate) const AGENT_STOP_DEADLINE: Duration = Duration::from_secs(1);
 // ------------------------------------------------------------------- queues
 
 /// Events waiting for the scheduler thread of the agent; senders wait when it is full. All the room
-/// is allocated at the start, so it is no more than bursts need.
-pub const SCHEDULER_INBOX: usize = 256;
+/// is allocated at the start, a quarter of a KiB for each event, so it is no more than bursts need.
+pub const SCHEDULER_INBOX: usize = 64;
 /// Commands waiting for one state checker; control loops wait when it is full.
-pub const WATCH_INBOX: usize = 64;
+pub const WATCH_INBOX: usize = 16;
+/// Room of both where one thread sends and takes, as in the simulation: nobody may wait there.
+pub const STEPPED_INBOX: usize = 256;
 
 // ------------------------------------------------------------------ requests
 

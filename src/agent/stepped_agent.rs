@@ -6,7 +6,7 @@
 use crate::control_interface::ControlHub;
 use crate::engine_call::{CallContext, ContainerCall};
 use crate::events::SchedulerEvent;
-use crate::limits::{SCHEDULER_INBOX, WATCH_INBOX};
+use crate::limits::STEPPED_INBOX;
 use crate::resources::LoadSampler;
 use crate::scheduler::Scheduler;
 use crate::scheduler::conditions::NodeFacts;
@@ -355,7 +355,7 @@ pub(crate) struct SteppedAgent {
 impl SteppedAgent {
     /// A new life of an agent on `engine`. It does nothing before the server says hello.
     pub(crate) fn start(options: AgentOptions, engine: &FakeEngine, clock: &ManualClock) -> Self {
-        let (inbox, events) = bounded(SCHEDULER_INBOX);
+        let (inbox, events) = bounded(STEPPED_INBOX);
         let (outbox, uplink) = uplink_outbox();
         let name = options.name;
         let mut engines = Engines::new();
@@ -365,7 +365,7 @@ impl SteppedAgent {
             .into_iter()
             .chain([("podman", engine.clone())])
         {
-            let (watch, commands) = bounded(WATCH_INBOX);
+            let (watch, commands) = bounded(STEPPED_INBOX);
             checkers.push(SteppedChecker::new(&engine, name, commands));
             let connect = Box::new(move || Box::new(engine.connector(name)) as Connector);
             engines.insert(runtime.into(), EngineSource { connect, watch });

@@ -9,7 +9,7 @@ use super::sim_connector::SimConnector;
 use ankaios_agent::control_interface::ControlHub;
 use ankaios_agent::engine_call::{CallContext, ContainerCall};
 use ankaios_agent::events::SchedulerEvent;
-use ankaios_agent::limits::{REPAIR_INTERVAL, SCHEDULER_INBOX, WATCH_INBOX};
+use ankaios_agent::limits::{REPAIR_INTERVAL, STEPPED_INBOX};
 use ankaios_agent::resources::LoadSampler;
 use ankaios_agent::scheduler::Scheduler;
 use ankaios_agent::scheduler::conditions::NodeFacts;
@@ -226,12 +226,12 @@ impl Life {
         folder: &Path,
         options: LifeOptions,
     ) -> Self {
-        let (inbox, events) = bounded(SCHEDULER_INBOX);
-        let (reports, said) = bounded(SCHEDULER_INBOX);
+        let (inbox, events) = bounded(STEPPED_INBOX);
+        let (reports, said) = bounded(STEPPED_INBOX);
         let (outbox, uplink) = uplink_outbox();
         let (mut engines, mut checkers) = (Engines::new(), Vec::new());
         for runtime in RUNTIMES {
-            let (watch, commands) = bounded(WATCH_INBOX);
+            let (watch, commands) = bounded(STEPPED_INBOX);
             let caller = Caller {
                 life: number,
                 runtime: runtime.into(),

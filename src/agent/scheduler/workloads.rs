@@ -15,7 +15,7 @@ use crate::images::needs::{ImageNeeds, NeededInstances};
 use crate::log_stream::LogSource;
 use crate::workload::mailbox::{FoundContainer, MailboxHandle, Preparation, Run, Target, mailbox};
 use crate::workload::status::{StartProgress, Status};
-use crate::workload::{LoopContext, WorkloadControlLoop};
+use crate::workload::{LoopContext, WorkloadControlLoop, thread_name};
 use ankaios_model::execution_state::{ExecutionState, PARTS_SEPARATOR, Phase, WorkloadState};
 use ankaios_model::guarded_update::CANNOT_BE_STAGED;
 use ankaios_model::messages::{AddedWorkload, DeletedWorkload};
@@ -55,10 +55,10 @@ pub(crate) type StartLoop<C> = Box<
 pub(crate) fn on_threads<C: Clock>() -> StartLoop<C> {
     Box::new(|workload, control_loop| {
         threads::spawn_with(
-            format!("wl:{workload}"),
+            thread_name(workload),
             STACK_WORKLOAD,
             control_loop,
-            |control_loop| control_loop.run(),
+            WorkloadControlLoop::run,
         )
     })
 }
@@ -512,7 +512,8 @@ pub struct Workloads<C: Clock> {
     random: fastrand::Rng,
     run_loop: StartLoop<C>,
     pub(super) keeps_finished: bool,
-    pub(super) records: BTreeMap<Name, Record<C>>,
+    /// Boxed, since a map keeps room for several beside each other.
+    pub(super) records: BTreeMap<Name, Box<Record<C>>>,
     /// How far starts are prepared, when a workload does not say it.
     pub(super) prepare_level: PrepareLevel,
     /// A list of instances to stage has come since the session began.
@@ -661,7 +662,11 @@ impl<C: Clock> Workloads<C> {
                 self.direct(&name, run);
             }
             self.show(&name);
-            if self.records.get(&name).is_some_and(Record::is_empty) {
+            if self
+                .records
+                .get(&name)
+                .is_some_and(|record| record.is_empty())
+            {
                 self.records.remove(&name);
             }
         }

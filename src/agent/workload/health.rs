@@ -20,10 +20,11 @@ use ankaios_runtime::probes::{Outcome, ProbeOrder, ProbeReport, Purpose, short_i
 use ankaios_runtime::{ProbeTarget, RuntimeError};
 use log::{info, warn};
 use rustix::io::Errno;
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 /// Pause before the engine is asked again for the address of a workload.
@@ -32,10 +33,28 @@ const MISSING_TARGET_RETRY: Duration = Duration::from_secs(1);
 /// The key of the next probe of this process.
 static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
 
+/// The block `lifecycle:` of a workload. Those that have none share one.
+struct Block(Arc<Lifecycle>);
+
+impl Default for Block {
+    fn default() -> Self {
+        static NONE: LazyLock<Arc<Lifecycle>> = LazyLock::new(Arc::default);
+        Self(NONE.clone())
+    }
+}
+
+impl Deref for Block {
+    type Target = Lifecycle;
+
+    fn deref(&self) -> &Lifecycle {
+        &self.0
+    }
+}
+
 /// The lifecycle of one instance: created, starting, ready (which stays), ended.
 #[derive(Default)]
 pub(super) struct InstanceLifecycle {
-    spec: Arc<Lifecycle>,
+    spec: Block,
     /// The error in the block; with one the workload is not started.
     pub(super) invalid: Option<String>,
     /// This control loop has started the container. Otherwise it ran already when the agent
@@ -171,7 +190,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let mut lifecycle = InstanceLifecycle::default();
         if let Some(definition) = &self.definition {
             match definition.lifecycle() {
-                Ok(spec) => lifecycle.spec = spec.unwrap_or_default(),
+                Ok(Some(block)) => lifecycle.spec = Block(block),
+                Ok(None) => {}
                 Err(error) => lifecycle.invalid = Some(error.to_string()),
             }
         }

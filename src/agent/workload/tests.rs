@@ -5,7 +5,7 @@ use crate::backoff::backoff_max;
 use crate::control_interface::ControlHub;
 use crate::engine_call::ContainerCall;
 use crate::limits::{
-    CREATED_MAX, RESTART_RESET, RESTART_SPACING, REVIVAL_INTERVAL, START_SLOT_MAX, WATCH_INBOX,
+    CREATED_MAX, RESTART_RESET, RESTART_SPACING, REVIVAL_INTERVAL, START_SLOT_MAX, STEPPED_INBOX,
 };
 use crate::state_checker::{StateReply, WatchCommand};
 use crate::uplink_outbox::uplink_outbox;
@@ -67,7 +67,7 @@ impl Rig {
         let (reports, events) = bounded(1000);
         let (engine, other) = (FakeEngine::new(), FakeEngine::new());
         let source = |engine: &FakeEngine| {
-            let (engine, (watch, watched)) = (engine.clone(), bounded(WATCH_INBOX));
+            let (engine, (watch, watched)) = (engine.clone(), bounded(STEPPED_INBOX));
             let connect = Box::new(move || Box::new(engine.connector("agent_A")) as Connector);
             (EngineSource { connect, watch }, watched)
         };
