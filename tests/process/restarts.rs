@@ -8,6 +8,7 @@ use crate::support::process::{exit_code, is_alive, send_signal, thread_names};
 use crate::support::{Cluster, LIMIT, Recorder, manifest, wait_until, workload};
 use rustix::process::Signal;
 use serde_json::json;
+use std::fs;
 
 fn with_manifest(workloads: &[Workload]) -> (Cluster, String) {
     let mut cluster = Cluster::prepare();
@@ -374,4 +375,36 @@ fn finished_workload_stays_in_its_boot_whatever_clocks_say() {
     let starts =
         cluster.engine.calls_of("run", "").len() + cluster.engine.calls_of("start", "").len();
     assert_eq!(starts, 2, "nothing has booted");
+}
+
+/// The numbers of the threads with this name.
+fn numbers_of_threads(pid: u32, name: &str) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the program runs");
+    let mut numbers = Vec::new();
+    for task in tasks.flatten() {
+        let found = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        if found.trim() == name {
+            numbers.push(task.file_name().to_string_lossy().into_owned());
+        }
+    }
+    numbers
+}
+
+#[test]
+fn control_loop_that_rests_continues_on_another_thread() {
+    let mut cluster = Cluster::start(&["agent_A"]);
+    cluster.run(&[workload("w1", "run")]);
+    let pid = cluster.agent("agent_A").pid();
+    let before = numbers_of_threads(pid, "wl:w1");
+    cluster.ank(&["restart", "w1"]).success();
+    wait_until("the thread of the restart has ended", || {
+        let now = numbers_of_threads(pid, "wl:w1");
+        now.len() == 1 && now != before
+    });
+    cluster.engine.finish("w1", 5);
+    cluster.wait_for_state("w1", "Failed(ExecFailed)");
+    cluster.ank(&["delete", "workload", "w1"]).success();
+    wait_until("nothing of the workload is left", || {
+        numbers_of_threads(pid, "wl:w1").is_empty()
+    });
 }

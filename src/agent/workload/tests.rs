@@ -1716,7 +1716,7 @@ fn the_thread_ends_when_the_agent_drops_its_end() {
     let thread = ankaios_platform::threads::spawn(
         "wl:web",
         ankaios_runtime::limits::STACK_WORKLOAD,
-        move || control_loop.run(),
+        move || Box::new(control_loop).run(),
     )
     .unwrap();
     assert!(ankaios_platform::threads::join_all([thread], Duration::from_secs(180)).is_empty());
