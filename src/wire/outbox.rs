@@ -3,14 +3,16 @@
 //! [`Outbox::has_room_for_response`] says before a large response is built whether it would be sent
 //! soon.
 //!
-//! Thread: [`Outbox`] belongs to the thread that decides, and encodes; [`OutboxReader`] to `tx`.
+//! Thread: [`Outbox`] belongs to the thread that decides, and encodes; [`OutboxReader`] to `tx`, which
+//! leaves small responses to the thread that decides.
 
 mod queue;
 
 use super::convert::messages::{before_state, encode_state, encode_states, read_from_server};
 use super::foreign::{fit, too_large, too_large_answer};
 use super::semaphore::{Permit, Semaphore};
-use crate::limits::{PEER_EVENTS_BYTES, PEER_OUTBOX_BYTES, RESPONSES_BYTES};
+use super::writer::SharedStream;
+use crate::limits::{PEER_EVENTS_BYTES, PEER_OUTBOX_BYTES, PEER_SMALL_MESSAGE, RESPONSES_BYTES};
 use ankaios_model::execution_state::WorkloadState;
 use ankaios_model::messages::{AlteredFields, FromServer, Response, ResponseContent};
 use ankaios_model::names::InstanceName;
@@ -33,10 +35,22 @@ pub struct Outbox {
     queue: Arc<Mutex<Queue>>,
     /// Woken when there is something to take, or when this end is gone.
     wake: Waker,
+    /// Sends a small response at once.
+    stream: Option<Arc<SharedStream>>,
     /// Name of the peer, for the log.
     name: String,
     /// Largest message that the peer accepts, in bytes.
     message_max: usize,
+}
+
+/// Who sends a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Delivery {
+    /// The thread that sends to all peers: others need not wait meanwhile.
+    ByThread,
+    /// The thread that puts it, if it is small and the next: its receiver waits for it, and waking
+    /// another thread would take longer than sending it.
+    AtOnce,
 }
 
 /// Takes messages for one peer.
@@ -117,6 +131,7 @@ pub fn outbox_waking(
     let outbox = Outbox {
         queue: queue.clone(),
         wake,
+        stream: None,
         name: String::new(),
         message_max: usize::MAX,
     };
@@ -132,6 +147,12 @@ impl Outbox {
         self
     }
 
+    /// Responses are sent through this stream, which takes the messages of this outbox.
+    pub(crate) fn with_stream(mut self, stream: Arc<SharedStream>) -> Self {
+        self.stream = Some(stream);
+        self
+    }
+
     /// Puts `message`; never waits.
     ///
     /// # Errors
@@ -142,7 +163,7 @@ impl Outbox {
                 self.put_states(None, states.iter().map(Encoded::of_state))
             }
             FromServer::Response(response) => self.put_response(response),
-            command => self.put_whole(MessageKind::Command, command),
+            command => self.put_whole(MessageKind::Command, command, Delivery::ByThread),
         }
     }
 
@@ -155,7 +176,7 @@ impl Outbox {
                 }
                 let encoded = Arc::new(self.encode(&state, altered));
                 drop(state); // It may be as large as its encoding.
-                self.put_state(response.id, &encoded)
+                self.put_encoded(response.id, &encoded, Delivery::AtOnce)
             }
             ResponseContent::LogEntries(entries) => {
                 let instances: Vec<_> =
@@ -166,7 +187,7 @@ impl Outbox {
                     content,
                     ..response
                 });
-                self.put_with(|queue| {
+                self.put_with(Delivery::ByThread, |queue| {
                     queue.push_logs(&id, &instances, pieces);
                     Ok(())
                 })
@@ -178,21 +199,30 @@ impl Outbox {
                     content,
                     ..response
                 });
-                self.put_with(|queue| {
+                self.put_with(Delivery::ByThread, |queue| {
                     queue.push_missing(stream)?;
                     queue.push_pieces(MessageKind::Response, pieces)
                 })
             }
             ResponseContent::Error(_) => {
-                self.put_whole(MessageKind::Refusal, FromServer::Response(response))
+                let message = FromServer::Response(response);
+                self.put_whole(MessageKind::Refusal, message, Delivery::AtOnce)
             }
-            _ => self.put_whole(MessageKind::Response, FromServer::Response(response)),
+            _ => {
+                let message = FromServer::Response(response);
+                self.put_whole(MessageKind::Response, message, Delivery::AtOnce)
+            }
         }
     }
 
-    fn put_whole(&self, kind: MessageKind, message: FromServer) -> Result<(), OutboxError> {
+    fn put_whole(
+        &self,
+        kind: MessageKind,
+        message: FromServer,
+        delivery: Delivery,
+    ) -> Result<(), OutboxError> {
         let pieces = fit(message, self.message_max, &self.name);
-        self.put_with(|queue| queue.push_pieces(kind, pieces))
+        self.put_with(delivery, |queue| queue.push_pieces(kind, pieces))
     }
 
     /// The messages as which the peer accepts a response.
@@ -210,7 +240,7 @@ impl Outbox {
         together: Option<&Arc<Encoded>>,
         mut states: impl Iterator<Item = Arc<Encoded>>,
     ) -> Result<(), OutboxError> {
-        self.put_with(|queue| {
+        self.put_with(Delivery::ByThread, |queue| {
             if let Some(together) = together.filter(|all| queue.keeps_up(all.bytes())) {
                 return queue.push(MessageKind::States, Vec::new(), together.clone());
             }
@@ -241,7 +271,7 @@ impl Outbox {
     pub fn put_first_states(&self, states: &[WorkloadState]) -> Result<(), OutboxError> {
         // As many as fit into one message when all have the longest texts.
         let parts = states.chunks(STATES_MESSAGE_BYTES / (2 * ADDITIONAL_INFO_MAX));
-        self.put_with(|queue| {
+        self.put_with(Delivery::ByThread, |queue| {
             for part in parts {
                 queue.push_bytes(MessageKind::FirstStates, encode_states(part))?;
             }
@@ -274,17 +304,30 @@ impl Outbox {
     /// # Errors
     /// As [`Self::put`].
     pub fn put_state(&self, id: String, state: &Arc<Encoded>) -> Result<(), OutboxError> {
+        self.put_encoded(id, state, Delivery::ByThread)
+    }
+
+    fn put_encoded(
+        &self,
+        id: String,
+        state: &Arc<Encoded>,
+        delivery: Delivery,
+    ) -> Result<(), OutboxError> {
         let head = before_state(&id, state.bytes());
         let size = head.len() + state.bytes();
         if size > self.message_max {
             return self.put_too_large(id, size);
         }
-        self.put_with(|queue| queue.push(MessageKind::Response, head, state.clone()))
+        self.put_with(delivery, |queue| {
+            queue.push(MessageKind::Response, head, state.clone())
+        })
     }
 
     fn put_too_large(&self, id: String, size: usize) -> Result<(), OutboxError> {
         let pieces = too_large_answer(id, size, self.message_max, &self.name);
-        self.put_with(|queue| queue.push_pieces(MessageKind::Refusal, pieces))
+        self.put_with(Delivery::ByThread, |queue| {
+            queue.push_pieces(MessageKind::Refusal, pieces)
+        })
     }
 
     /// Whether a response of any size may be built. Two things must hold: hardly any response waits
@@ -339,15 +382,23 @@ impl Outbox {
 
     fn put_with(
         &self,
+        delivery: Delivery,
         push: impl FnOnce(&mut Queue) -> Result<(), OutboxError>,
     ) -> Result<(), OutboxError> {
         let mut queue = self.queue.lock();
         if queue.reader_gone {
             return Err(OutboxError::Closed);
         }
+        let is_next = queue.is_empty();
         push(&mut queue)?;
+        let is_small = queue.bytes <= PEER_SMALL_MESSAGE && !queue.has_large;
         drop(queue);
-        self.wake.wake_by_ref();
+        match &self.stream {
+            Some(stream) if delivery == Delivery::AtOnce && is_next && is_small => {
+                stream.send_now();
+            }
+            _ => self.wake.wake_by_ref(),
+        }
         Ok(())
     }
 }

@@ -114,7 +114,7 @@ impl Streams {
             outbox_waking(waker.clone(), self.responses.clone(), self.others.clone());
         let outbox = outbox.limited_to(client.message_max, &name);
         let stream = PeerStream::new(name, Box::new(responses), reader, service == Service::Agent);
-        self.writer.add(peer, stream, waker);
+        let outbox = outbox.with_stream(self.writer.add(peer, stream, waker));
         in_flight.hello_accepted();
         let opened = PeerEvent::Opened {
             peer,

@@ -2,7 +2,8 @@
 //! every agent: a thread for each peer would be woken twice for every message, once to send it and
 //! once when it was sent.
 //!
-//! Thread: `tx`; it waits for no peer, gRPC reports which of them can take more.
+//! Thread: `tx`; it waits for no peer, gRPC reports which of them can take more. A small response is
+//! sent by `server` itself, when `tx` does nothing with that stream: its client waits for it.
 //! Owns: the writing end of every stream. Takes: messages of the outboxes. A stream ends when its
 //! outbox is dropped (status OK), when it fails, or when its peer takes nothing for [`PEER_STUCK`].
 
@@ -22,6 +23,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use futures_util::Sink;
 use grpcio::WriteFlags;
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -58,8 +60,52 @@ struct DueState {
 /// A stream that is given to the thread.
 struct Added {
     peer: PeerId,
-    stream: PeerStream,
+    stream: Arc<SharedStream>,
+}
+
+/// A stream that its thread advances, or another one with a message that must not wait.
+pub(crate) struct SharedStream {
+    /// `None` when it has ended.
+    stream: Mutex<Option<PeerStream>>,
+    /// Wakes its thread.
     waker: Waker,
+}
+
+impl SharedStream {
+    /// Sends the messages that wait. The thread of the stream does so when it uses the stream now,
+    /// and what must be done later.
+    pub(crate) fn send_now(&self) {
+        let Some(mut stream) = self.stream.try_lock() else {
+            self.waker.wake_by_ref();
+            return;
+        };
+        let next = self.advance(&mut stream, SystemClock.now());
+        let has_burst = match &*stream {
+            Some(stream) => stream.sent >= BURST_TRIM_FROM,
+            None => false,
+        };
+        drop(stream);
+        if next != Next::Woken || has_burst {
+            self.waker.wake_by_ref();
+        }
+    }
+
+    fn advance(&self, stream: &mut Option<PeerStream>, now: Instant) -> Next {
+        let Some(open) = stream else {
+            return Next::Ended;
+        };
+        let next = open.advance(&mut Context::from_waker(&self.waker), now);
+        if next == Next::Ended {
+            *stream = None; // That ends the call.
+        }
+        next
+    }
+}
+
+impl fmt::Debug for SharedStream {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("SharedStream")
+    }
 }
 
 /// The waker of one stream.
@@ -118,13 +164,15 @@ impl StreamWriter {
     }
 
     /// Gives a stream to the thread. `waker` is that of [`Self::waker`] for this peer.
-    pub(crate) fn add(&self, peer: PeerId, stream: PeerStream, waker: Waker) {
-        let added = Added {
-            peer,
-            stream,
+    pub(crate) fn add(&self, peer: PeerId, stream: PeerStream, waker: Waker) -> Arc<SharedStream> {
+        let shared = Arc::new(SharedStream {
+            stream: Mutex::new(Some(stream)),
             waker,
-        };
+        });
+        let stream = shared.clone();
+        let added = Added { peer, stream };
         self.0.change(|state| state.added.push(added));
+        shared
     }
 }
 
@@ -146,8 +194,7 @@ struct Streams {
 }
 
 struct Slot {
-    stream: PeerStream,
-    waker: Waker,
+    stream: Arc<SharedStream>,
     /// When to continue without being woken.
     alarm: Option<Instant>,
 }
@@ -190,7 +237,6 @@ impl Streams {
     fn add(&mut self, added: Added) {
         let slot = Slot {
             stream: added.stream,
-            waker: added.waker,
             alarm: None,
         };
         self.streams.insert(added.peer, slot);
@@ -231,10 +277,13 @@ impl Streams {
         let Some(slot) = self.streams.get_mut(&peer) else {
             return;
         };
-        let mut context = Context::from_waker(&slot.waker);
-        let next = slot.stream.advance(&mut context, SystemClock.now());
-        let sent = std::mem::take(&mut slot.stream.sent);
-        self.sent = self.sent.saturating_add(sent);
+        let mut stream = slot.stream.stream.lock();
+        let next = slot.stream.advance(&mut stream, SystemClock.now());
+        if let Some(stream) = &mut *stream {
+            let sent = std::mem::take(&mut stream.sent);
+            self.sent = self.sent.saturating_add(sent);
+        }
+        drop(stream);
         match next {
             Next::Woken => slot.alarm = None,
             Next::At(at) => slot.alarm = Some(at),

@@ -408,3 +408,33 @@ fn states_that_rested_are_told_although_nothing_else_happens() {
         (0..10).map(|round| format!("w{round}")).collect::<Vec<_>>()
     );
 }
+
+#[test]
+fn awaited_response_needs_no_other_thread() {
+    let line = FakeLine::default();
+    let noop = Waker::noop();
+    let (outbox, reader) = outbox_waking(
+        noop.clone(),
+        Semaphore::new(RESPONSES_BYTES),
+        Semaphore::new(OTHERS_BYTES),
+    );
+    let stream = PeerStream::new("peer".to_owned(), Box::new(line.clone()), reader, false);
+    let shared = Arc::new(SharedStream {
+        stream: Mutex::new(Some(stream)),
+        waker: noop.clone(),
+    });
+    let outbox = outbox.with_stream(shared.clone());
+    let sent = || std::mem::take(&mut line.peer().sent);
+    outbox.put(answer("1", 1)).unwrap();
+    assert_eq!(sent(), ["answer 1"]);
+    outbox.put(answer("large", PEER_SMALL_MESSAGE)).unwrap();
+    outbox.put(answer("2", 1)).unwrap();
+    assert!(sent().is_empty(), "one waits before it");
+    shared.send_now();
+    assert_eq!(sent(), ["answer large", "answer 2"]);
+    outbox.put(state("a")).unwrap();
+    assert!(sent().is_empty(), "others get this state as well");
+    line.peer().failed = true;
+    shared.send_now();
+    assert_eq!(outbox.put(answer("3", 1)), Err(OutboxError::Closed));
+}
