@@ -2,7 +2,15 @@
 //!
 //! Thread: `main`.
 
+use ankaios_lite::platform::memory;
+use std::io::Write as _;
+
 /// The program; its exit code. Public for the multi-call file.
 pub(crate) fn main() -> std::process::ExitCode {
-    std::process::ExitCode::from(ankaios_lite::cli::main(std::env::args_os()) as u8)
+    memory::at_start_of_command();
+    let code = ankaios_lite::cli::main(std::env::args_os());
+    let _ = std::io::stdout().flush(); // The output may be closed.
+    // At once: a library written in C++ would take its state apart first, below threads that still
+    // use it.
+    signal_hook::low_level::exit(code as i32)
 }

@@ -865,11 +865,19 @@ impl Arguments {
         let words = with_tail(words);
         // First without the environment, or its values would count as words: no help where the
         // command is missing.
-        let first = command_with(without_environment).try_get_matches_from(&words);
-        first.map_err(|error| with_tip(error, &words))?;
-        let matches = command()
-            .try_get_matches_from(words)
-            .map_err(|error| naming_variable(error, &command()))?;
+        let mut has_variable = false;
+        let first = command_with(|argument| {
+            has_variable |= is_in_environment(&argument);
+            without_environment(argument)
+        });
+        let first = first.try_get_matches_from(&words);
+        let mut matches = first.map_err(|error| with_tip(error, &words))?;
+        // Making the tree of commands again takes half a millisecond.
+        if has_variable {
+            matches = command()
+                .try_get_matches_from(words)
+                .map_err(|error| naming_variable(error, &command()))?;
+        }
         let arguments =
             Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))?;
         let quiet = arguments.common.quiet && arguments.command.is_endless();
@@ -1037,7 +1045,7 @@ pub fn command() -> Command {
 
 /// The same after a `change` of the options of all commands. After a command `--server-url` has its
 /// long form only.
-fn command_with(change: fn(Arg) -> Arg) -> Command {
+fn command_with(change: impl FnMut(Arg) -> Arg) -> Command {
     let command = Arguments::command().mut_args(change);
     let server_url = command
         .get_arguments()
@@ -1052,6 +1060,14 @@ fn with_server_url(command: Command, server_url: &Option<Arg>) -> Command {
         .help_template(PAGE)
         .args(server_url)
         .mut_subcommands(|command| with_server_url(command, server_url))
+}
+
+/// Returns whether the environment has a value for an option.
+fn is_in_environment(argument: &Arg) -> bool {
+    match argument.get_env() {
+        Some(name) => std::env::var_os(name).is_some(),
+        None => false,
+    }
 }
 
 /// Names the environment variable of an option in its help, without taking the option from it.

@@ -1,7 +1,7 @@
 //! The command line tool `ank`.
 //!
-//! Thread: `main`; `cli:connect` connects, `cli:rx` and `cli:tx` only forward messages from and to
-//! the server, `cli:signals` signals.
+//! Thread: `main`; `cli:tx` connects, `cli:rx` and `cli:tx` only forward messages from and to the
+//! server, `cli:signals` signals.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 

@@ -1,9 +1,9 @@
 //! One connection to the server: requests with their responses, and the workload states that it
 //! broadcasts.
 //!
-//! Thread: `main`; `cli:connect` connects, `cli:rx` receives and forwards everything in order;
-//! `cli:tx` sends, so that a server that reads nothing cannot delay `main` beyond its timeouts;
-//! `cli:signals` waits for signals, `cli:ask` for a line of standard input.
+//! Thread: `main`; `cli:tx` connects and sends, so that a server that reads nothing cannot delay
+//! `main` beyond its timeouts; `cli:rx` receives and forwards everything in order; `cli:signals`
+//! waits for signals, `cli:ask` for a line of standard input.
 //! Owns: these threads, and the states received while a response was awaited.
 
 use super::error::{CliError, Result};
@@ -21,8 +21,8 @@ use ankaios_model::node::Node;
 use ankaios_model::refusal::ErrorResponse;
 use ankaios_model::version::VERSION;
 use ankaios_platform::clock::{Clock, SystemClock, patience};
-use ankaios_platform::limits::{STACK_LARGE, STACK_SMALL, STOP_DEADLINE};
-use ankaios_platform::threads::{self, Thread};
+use ankaios_platform::limits::{STACK_LARGE, STACK_SMALL};
+use ankaios_platform::threads;
 use ankaios_wire::client::{
     self, ClientOptions, ClientReceiver, ClientSender, ConnectError, Hangup, Service, StreamEnd,
     TlsCause, TlsError,
@@ -225,7 +225,6 @@ struct Connection {
     requests: Sender<ToServer>,
     hangup: Hangup,
     events: Receiver<Result<FromServer, StreamEnd>>,
-    threads: [Thread; 2],
 }
 
 impl<'s> Session<'s> {
@@ -273,28 +272,33 @@ impl<'s> Session<'s> {
         let hello = ToServer::CommanderHello {
             version: VERSION.to_owned(),
         };
+        // Messages of `ank` waiting to be sent. It sends one request at a time, so only a stuck
+        // server fills this.
+        let (requests, to_send) = bounded(4);
         let (connected, connection) = bounded(1);
-        // Nobody takes it: the command has ended.
-        let connect = move || _ = connected.send(client::connect(&options, hello));
-        threads::spawn("cli:connect", STACK_LARGE, connect).map_err(no_thread)?;
+        let connect_and_send = move || {
+            let (sender, result) = match client::connect(&options, hello) {
+                Ok((sender, receiver, hangup)) => (Some(sender), Ok((receiver, hangup))),
+                Err(error) => (None, Err(error)),
+            };
+            let is_taken = connected.send(result).is_ok(); // Else the command has ended.
+            if let Some(sender) = sender
+                && is_taken
+            {
+                send_all(sender, &to_send);
+            }
+        };
+        threads::spawn("cli:tx", STACK_LARGE, connect_and_send).map_err(no_thread)?;
         match self.receive(&connection, Some(deadline))? {
-            Some(Ok((sender, receiver, hangup))) => {
-                // Messages of `ank` waiting to be sent. It sends one request at a time, so only a
-                // stuck server fills this.
-                let (requests, to_send) = bounded(4);
+            Some(Ok((receiver, hangup))) => {
                 // Messages from the server waiting in `ank`.
                 let (to_main, events) = bounded(1024);
-                let reader = threads::spawn("cli:rx", STACK_LARGE, move || {
-                    receive_all(receiver, &to_main)
-                });
-                let writer =
-                    threads::spawn("cli:tx", STACK_LARGE, move || send_all(sender, &to_send));
-                let threads = [reader.map_err(no_thread)?, writer.map_err(no_thread)?];
+                let receive = move || receive_all(receiver, &to_main);
+                threads::spawn("cli:rx", STACK_LARGE, receive).map_err(no_thread)?;
                 Ok(Connection {
                     requests,
                     hangup,
                     events,
-                    threads,
                 })
             }
             Some(Err(error)) => Err(unreachable_server(&url.to_string(), &error, limit)),
@@ -420,13 +424,12 @@ impl<'s> Session<'s> {
 
     /// Ends the connection. `in_order` it sends `Goodbye` first if events or logs were requested,
     /// so that the server frees what it holds for it, and waits shortly for its end. For all others
-    /// it holds nothing.
+    /// it holds nothing. The threads of the connection end by themselves, or with the program.
     pub(crate) fn close(&mut self, in_order: bool) {
         let Some(Connection {
             requests,
             hangup,
             events,
-            threads,
         }) = self.connection.take()
         else {
             return;
@@ -437,8 +440,6 @@ impl<'s> Session<'s> {
         }
         drop(events); // A reader that waits for room in the queue ends.
         hangup.hang_up();
-        drop(requests);
-        let _ = threads::join_all(threads, STOP_DEADLINE); // The program ends anyway.
     }
 }
 
@@ -661,6 +662,7 @@ fn tls_hint(error: &TlsError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ankaios_platform::limits::STOP_DEADLINE;
     use ankaios_platform::settings::MessageSize;
     use ankaios_wire::address::{Security, ServerUrl};
 

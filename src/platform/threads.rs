@@ -41,7 +41,7 @@ pub fn spawn(
             #[cfg(debug_assertions)]
             panic_if_asked();
             body();
-            // The system's library keeps the stack for the next thread, with what was used of it.
+            // The C library keeps the stack and its used pages for the next thread.
             give_back_stack();
         })?;
     Ok(Thread { name, ended })
