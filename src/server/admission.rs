@@ -1,21 +1,22 @@
-//! Admission: which request is served now, which stays pending, and which is refused. Updates are
-//! pending while mutating hooks work on an earlier one; requests of a peer while a response for it
-//! is not sent yet, so that no response is built before it can be sent; and requests of a throttled
-//! requester.
+//! Admission: the decision whether a request is served now, stays pending, or is refused.
 //!
-//! One rule makes the server's thread fair: after using it for `t`, a requester is throttled for
-//! `9 t`: it is served only if no other request is pending. Workloads are throttled with their
-//! agent, and commanders with all others of their certificate, address or user, so that further
+//! Pending are updates while mutating hooks work on an earlier one; requests of a peer while a
+//! response for it is not sent yet, so that no response is built before it can be sent; and
+//! requests of a throttled requester.
+//!
+//! One rule makes the server's thread fair: after using it for `t`, a requester is throttled for `9
+//! t`: it is served only if no other request is pending. Workloads are throttled with their agent,
+//! and commanders with all others of their certificate, address or user, so that further
 //! connections give no further time. All messages of agents are debited; while an agent is
-//! throttled and other messages wait, its stream is read no further. A client alone never notices
-//! that; many throttled ones share what others leave. The oldest request comes first, and responses
-//! to one requester keep their order.
+//! throttled and other messages wait, its stream is read no further. A single client is never
+//! delayed by that; many throttled ones share the remaining time. The oldest request comes first,
+//! and responses to one requester keep their order.
 //!
-//! Two bounds hold: requests of one requester, and bytes of all pending requests. When the bytes
-//! are used up, the source that has most of them pays.
+//! Two bounds apply: the number of requests of one requester, and the bytes of all pending
+//! requests. When the bytes are used up, the source that has most of them loses its newest request.
 //!
-//! Thread: `server`; a plain value owned by [`super::ServerLoop`]. Time is passed in. Sends
-//! nothing: what it refuses is returned.
+//! Thread: `server`; a plain value owned by [`super::ServerLoop`]. Time is passed in. Sends no
+//! messages: refused requests are returned.
 
 use super::sessions::{RequestKey, Requester, TokenBuckets};
 use crate::updates::{CheckedUpdate, UpdateError};
@@ -28,10 +29,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// A requester is throttled for so many times as long as the server worked for it: it has a tenth
-/// of the time.
+/// Time for which a requester is throttled, as a multiple of the time that the server worked for
+/// it: a busy requester has a tenth of the server's time.
 const THROTTLE_FACTOR: u32 = 9;
-/// What a requester may owe of that before it is throttled. Reads and updates take milliseconds.
+/// Debt of a requester, in time of throttling, up to which it is not throttled. Reads and updates
+/// take milliseconds.
 const THROTTLE_FREE: Duration = Duration::from_millis(10 * THROTTLE_FACTOR as u64);
 /// Longest throttling: an update of thousands of workloads does not delay its sender for minutes.
 const THROTTLE_MAX: Duration = Duration::from_secs(10);
@@ -43,17 +45,17 @@ pub(crate) const PENDING_OF_REQUESTER: usize = 16;
 const _: () = assert!(PENDING_OF_REQUESTER >= SERVER_INBOX_OF_STREAM);
 /// Memory of all pending requests, in bytes. A single one may be larger.
 const PENDING_BYTES: usize = 6 * 1024 * 1024;
-/// A small request counts as so many of these bytes, which bounds the number of requests to 512:
-/// each decision looks at all of them.
+/// Bytes that a smaller request counts as, which bounds the number of requests to 512: each
+/// decision examines all of them.
 const PENDING_BYTES_LEAST: usize = 12 * 1024;
-/// A larger one leaves the other half to small ones.
+/// Bytes that a larger request counts as, so that the other half is left to small ones.
 const PENDING_BYTES_MOST: usize = PENDING_BYTES / 2;
 
 /// The error when too many requests of a requester are pending.
 const TOO_MANY_PENDING: &str =
     "Too many requests wait for earlier ones; try again when these have their responses";
 
-/// The same while hooks work.
+/// The error when too many requests of a requester are pending while hooks work.
 const TOO_MANY_PENDING_FOR_HOOKS: &str =
     "Too many requests wait for mutating hooks; try again later";
 
@@ -63,8 +65,8 @@ pub(crate) struct PendingRequest {
     pub(crate) requester: Requester,
     pub(crate) key: RequestKey,
     pub(crate) content: RequestContent,
-    /// The memory that it counts as. This and its buckets are found once: each decision looks at
-    /// those of all requests.
+    /// Its memory. This and its buckets are computed once, since each decision examines those of
+    /// all requests.
     bytes: usize,
     buckets: TokenBuckets,
     /// Its slot in the inbox, if it keeps that.
@@ -111,12 +113,12 @@ pub(crate) struct RefusedRequest {
     pub(crate) reason: String,
 }
 
-/// An update that the hooks have.
+/// An update that the hooks process.
 #[derive(Debug)]
 pub(crate) struct WithHooks {
     pub(crate) requester: Requester,
     pub(crate) key: RequestKey,
-    /// As it was requested, in case that the state becomes another meanwhile.
+    /// The request, which is checked again if the state changes meanwhile.
     pub(crate) content: RequestContent,
     pub(crate) checked: CheckedUpdate,
     /// [`crate::updates::Workloads::commits`] when it was checked.
@@ -137,10 +139,11 @@ struct PendingOfSource {
     bytes: usize,
 }
 
-/// Which token buckets of a requester are empty. In the order in which requests are preferred.
+/// The empty token buckets of a requester. The order is that in which requests are served: requests
+/// of throttled sources last, then those of throttled streams and requesters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Throttled {
-    /// That of its agent, certificate, address or user.
+    /// Whether the bucket of its agent, certificate, address or user is empty.
     source: bool,
     stream: bool,
     own: bool,
@@ -157,8 +160,8 @@ impl Throttled {
 pub(crate) struct Admission {
     with_hooks: Option<WithHooks>,
     pending: VecDeque<PendingRequest>,
-    /// Until when the token buckets are empty: of agents, certificates, addresses and users; of
-    /// streams; of workloads.
+    /// The times until which token buckets are empty: of agents, certificates, addresses and users;
+    /// of streams; of workloads.
     empty_until: BTreeMap<Requester, Instant>,
     kept_slots: Vec<KeptSlot>,
     /// Whether further messages wait in the inbox.
@@ -317,12 +320,9 @@ impl Admission {
     /// Adds a pending request. Returns the requests that there is no capacity for: this one, or
     /// newer ones of sources that have more pending.
     pub(crate) fn enqueue(&mut self, request: PendingRequest) -> Vec<RefusedRequest> {
-        let of_requester = self
-            .pending
-            .iter()
-            .filter(|pending| pending.requester == request.requester)
-            .count();
-        if of_requester >= PENDING_OF_REQUESTER {
+        let pending = self.pending.iter();
+        let of_requester = pending.filter(|pending| pending.requester == request.requester);
+        if of_requester.count() >= PENDING_OF_REQUESTER {
             return vec![self.refused(request)];
         }
         let mut refused = Vec::new();
@@ -339,11 +339,10 @@ impl Admission {
     }
 
     fn has_capacity(&self, bytes: usize) -> bool {
-        let taken: usize = self
-            .pending
-            .iter()
-            .map(|pending| pending.bytes.min(PENDING_BYTES_MOST))
-            .sum();
+        let mut taken = 0;
+        for pending in &self.pending {
+            taken += pending.bytes.min(PENDING_BYTES_MOST);
+        }
         taken == 0 || taken + bytes <= PENDING_BYTES
     }
 
@@ -371,10 +370,8 @@ impl Admission {
             }
         }
         let largest = largest?;
-        let newest = self
-            .pending
-            .iter()
-            .rposition(|pending| pending.buckets.source == *largest)?;
+        let mut pending = self.pending.iter();
+        let newest = pending.rposition(|pending| pending.buckets.source == *largest)?;
         self.pending.remove(newest)
     }
 
@@ -389,30 +386,30 @@ impl Admission {
         RefusedRequest { request, reason }
     }
 
-    /// The hooks work on this update.
+    /// Notes the update that the hooks process next.
     pub(crate) fn begin(&mut self, update: WithHooks) {
         self.with_hooks = Some(update);
     }
 
-    /// Takes the update that the hooks are done with.
+    /// Takes the update that the hooks have processed.
     pub(crate) fn end(&mut self) -> Option<WithHooks> {
         self.with_hooks.take()
     }
 
-    /// Takes the next request to be served: the oldest of those that wait neither for hooks, nor
+    /// Takes the next request to be served: the oldest request that waits neither for hooks, nor
     /// for an older one of the same requester, nor for the stream of its peer (`has_room` returns
     /// whether a response would be sent soon). A throttled requester is served only if there is no
-    /// other; one whose stream is not throttled comes before others of its source, and a workload
-    /// that is not before others of its stream.
+    /// other, see [`Throttled`].
     pub(crate) fn next(
         &mut self,
         now: Instant,
         mut has_room: impl FnMut(PeerId) -> bool,
     ) -> Option<PendingRequest> {
-        let mut with_older = BTreeSet::new();
-        let mut best: Option<(Throttled, usize)> = None;
+        let mut requesters = BTreeSet::new();
+        let mut best = None;
+        let mut least_throttled = None;
         for (index, pending) in self.pending.iter().enumerate() {
-            let is_oldest = with_older.insert(&pending.requester);
+            let is_oldest = requesters.insert(&pending.requester);
             if !is_oldest || self.waits_for_hooks(&pending.requester, &pending.content) {
                 continue;
             }
@@ -420,15 +417,15 @@ impl Admission {
                 continue;
             }
             let throttled = self.throttled(&pending.buckets, now);
-            if best.is_none_or(|(least, _)| throttled < least) {
-                best = Some((throttled, index));
+            if least_throttled.is_none_or(|least| throttled < least) {
+                least_throttled = Some(throttled);
+                best = Some(index);
             }
         }
-        let (_, index) = best?;
-        self.pending.remove(index)
+        self.pending.remove(best?)
     }
 
-    /// Removes pending subscriptions under `key`, which were cancelled. Returns how many.
+    /// Removes pending subscriptions under `key`, which were cancelled. Returns their number.
     pub(crate) fn withdraw(&mut self, key: &RequestKey) -> usize {
         let before = self.pending.len();
         self.pending
@@ -436,13 +433,13 @@ impl Admission {
         before - self.pending.len()
     }
 
-    /// A stream has ended. Its updates are carried out, as if the response was lost; its other
-    /// requests need no response any more.
+    /// Removes the pending requests of a stream that has ended. Its updates stay and are committed,
+    /// as if only the response was lost.
     pub(crate) fn remove_peer(&mut self, peer: PeerId) {
         self.pending
             .retain(|pending| pending.key.peer != peer || pending.content.is_update());
         if !self.pending.is_empty() {
-            self.waker.wake_by_ref(); // Updates of it wait for no response any more.
+            self.waker.wake_by_ref(); // Its updates may be served now.
         }
     }
 }

@@ -6,7 +6,7 @@ use super::ServerLoop;
 use super::effects::{Effect, Effects};
 use super::sessions::{Arrival, Peer, RequestKey, Requester};
 use ankaios_model::messages::{AgentHello, FromServer, ToServer};
-use ankaios_model::names::{InstanceName, Name, excerpt};
+use ankaios_model::names::{Name, excerpt};
 use ankaios_platform::logging::log_source;
 use ankaios_wire::outbox::Outbox;
 use ankaios_wire::peer::{MessagePermits, PeerHello, PeerId, Service};
@@ -99,10 +99,10 @@ impl ServerLoop {
             .debit(&Requester::of_agent(&name), begin, self.now());
     }
 
-    /// Every end of a stream: closed, failed, ended by a goodbye, or not read. An agent's states
-    /// become unknown.
+    /// Handles the end of a stream, whatever the reason: closed, failed, ended by a goodbye, or not
+    /// read. The states of an agent become unknown.
     pub(super) fn peer_gone(&mut self, id: PeerId) {
-        // Its requests end first, so that nothing of what follows is sent for them.
+        // Its requests end first, so that the messages below are not sent for them.
         let Some(peer) = self.close(id) else {
             return; // Replaced by a newer stream, or closed before.
         };
@@ -129,8 +129,8 @@ impl ServerLoop {
         Some(peer)
     }
 
-    /// `permits` are released when the message is handled, so that the next large one waits until
-    /// then.
+    /// Handles a message. Its `permits` are released afterwards, so that the next large message
+    /// waits until then.
     pub(super) fn message_received(
         &mut self,
         id: PeerId,
@@ -138,12 +138,13 @@ impl ServerLoop {
         permits: MessagePermits,
     ) {
         let Some(peer) = self.sessions.peer(id) else {
-            return; // Late messages of a replaced stream mean nothing.
+            return; // A late message of a replaced stream.
         };
         let peer = peer.clone();
         let name = &peer.name;
         let _source = log_source(peer.source.clone());
-        let (begin, mut effects) = (self.now(), Effects::default());
+        let begin = self.now();
+        let mut effects = Effects::default();
         match message {
             ToServer::Request(request) => return self.request(id, request, permits),
             ToServer::WorkloadStates(states) => {
@@ -159,9 +160,10 @@ impl ServerLoop {
             }
             ToServer::UsageResponse { number, usage } => {
                 let states = &self.updates.workloads().states;
-                let has_state = |instance: &InstanceName| states.get(instance).is_some();
                 self.subscriptions
-                    .usage_reported(name, number, usage, has_state);
+                    .usage_reported(name, number, usage, |instance| {
+                        states.get(instance).is_some()
+                    });
             }
             ToServer::Prepared(reports) => self.rollouts.prepared_reported(name, &reports),
             ToServer::Goodbye => {

@@ -1,8 +1,8 @@
 //! Looks whether certificates expire soon: the one of the server and those of connected agents.
 //!
-//! Thread: `server`; a plain value owned by [`super::ServerLoop`]. It looks when a certificate comes,
-//! at the time when the first one begins to be warned of, and then once a day. Without TLS it never
-//! looks.
+//! Thread: `server`; a plain value owned by [`super::ServerLoop`]. It looks when a certificate
+//! comes, at the time when the first one begins to be warned of, and then once a day. Without TLS
+//! it never looks.
 
 use super::ServerLoop;
 use ankaios_wire::expiry::{until_warning, warning};

@@ -19,7 +19,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Kept changes: a day of a calm cluster, and less than 100 KiB of memory.
 pub const CHANGES_KEPT: usize = 200;
-/// Longest kept additional info, in bytes: the beginning of it says what happened.
+/// Longest kept additional info, in bytes: its beginning says what happened.
 const INFO_MAX: usize = 200;
 /// Lines of the file before it is written again without the oldest ones. So most changes only
 /// append to it.
@@ -54,7 +54,7 @@ pub struct Change {
 #[derive(Debug, Default)]
 pub(crate) struct History {
     changes: VecDeque<Change>,
-    /// How many of the newest ones were not given to the store.
+    /// Number of the newest changes that the store was not given yet.
     unstored: usize,
 }
 

@@ -18,105 +18,102 @@ use ankaios_wire::peer::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl ServerLoop {
-    /// How much of what grows and shrinks is there: streams, stops and deletes that are remembered,
+    /// Numbers of entries that come and go: streams, stops and deletes that are remembered,
     /// workload states, rights that outlast their workload.
     pub fn sizes(&self) -> [usize; 5] {
+        let workloads = self.updates.workloads();
         let [stopping, deletes] = self.updates.deletes().len();
-        let (streams, states) = (
-            self.sessions.len(),
-            self.updates.workloads().states.iter().count(),
-        );
         [
-            streams,
+            self.sessions.len(),
             stopping,
             deletes,
-            states,
-            self.sessions.outlasting_rights(self.updates.workloads()),
+            workloads.states.iter().count(),
+            self.sessions.outlasting_rights(workloads),
         ]
     }
 
-    /// The instances that are counted as unwanted and have no such state, and those of which it is
-    /// the other way round.
+    /// The instances that are counted as unwanted and are not, and the unwanted ones that are not
+    /// counted.
     pub fn wrong_unwanted(&self) -> BTreeSet<String> {
-        let states: Vec<_> = self
-            .updates
-            .workloads()
-            .states
-            .iter()
-            .map(|(instance, _)| instance)
-            .collect();
-        let expected: BTreeSet<&InstanceName> = states
-            .iter()
-            .filter(|one| self.updates.workloads().is_unwanted(one))
-            .collect();
-        self.updates
-            .workloads()
-            .unwanted
-            .instances()
-            .symmetric_difference(&expected)
-            .map(ToString::to_string)
-            .collect()
+        let workloads = self.updates.workloads();
+        let counted = workloads.unwanted.instances();
+        let mut unwanted = BTreeSet::new();
+        for (instance, _) in workloads.states.iter() {
+            if workloads.is_unwanted(&instance) {
+                unwanted.insert(instance);
+            }
+        }
+        let mut wrong = BTreeSet::new();
+        for instance in &counted {
+            if !unwanted.contains(*instance) {
+                wrong.insert(instance.to_string());
+            }
+        }
+        for instance in &unwanted {
+            if !counted.contains(instance) {
+                wrong.insert(instance.to_string());
+            }
+        }
+        wrong
     }
 
-    /// Whether the server itself shows this instance, which no agent has got yet.
+    /// Returns whether the state of an instance is the server's own, since no agent has it yet.
     pub fn is_placeholder(&self, instance: &InstanceName) -> bool {
         self.updates.workloads().placeholders.contains(instance)
     }
 
-    /// Whether only instances have times that have a state or are wanted.
+    /// Returns whether each instance with times has a state or is wanted.
     pub fn timings_agree(&self) -> bool {
         let workloads = self.updates.workloads();
-        self.updates
-            .timings()
-            .instances()
-            .all(|one| workloads.states.get(one).is_some() || workloads.is_wanted(one))
+        for instance in self.updates.timings().instances() {
+            if workloads.states.get(instance).is_none() && !workloads.is_wanted(instance) {
+                return false;
+            }
+        }
+        true
     }
 
-    /// What the delete of an instance waits for, as it was sent last.
+    /// The workloads that the delete of an instance waits for, as it was sent last.
     pub fn delete_conditions(&self, instance: &InstanceName) -> BTreeSet<String> {
         self.updates.deletes().conditions(instance)
     }
 
-    /// Workloads that are out of the effective state until their restarts go on.
+    /// The workloads of restarts that have not ended.
     pub fn restarting(&self) -> BTreeSet<Name> {
-        self.updates
-            .workloads()
-            .restarts
-            .iter()
-            .flat_map(|restart| &restart.names)
-            .cloned()
-            .collect()
+        let mut names = BTreeSet::new();
+        for restart in &self.updates.workloads().restarts {
+            names.extend(restart.names.iter().cloned());
+        }
+        names
     }
 
-    /// Whether it has modes.
     pub fn has_modes(&self) -> bool {
         self.updates.workloads().modes.is_some()
     }
 
-    /// Whether a request is served with events.
+    /// Returns whether a request has subscribed to events.
     pub fn is_subscribed(&self, peer: PeerId, id: &str) -> bool {
-        self.subscriptions
-            .of(SubscriptionKind::Events)
-            .any(|(key, _)| key.peer == peer && key.id == id)
+        let mut subscriptions = self.subscriptions.of(SubscriptionKind::Events);
+        subscriptions.any(|(key, _)| key.peer == peer && key.id == id)
     }
 
-    /// Event subscriptions of each stream.
+    /// The number of event subscriptions of each stream.
     pub fn subscribed(&self) -> BTreeMap<PeerId, usize> {
         let mut counts = BTreeMap::new();
-        self.subscriptions
-            .of(SubscriptionKind::Events)
-            .for_each(|(key, _)| *counts.entry(key.peer).or_default() += 1);
+        for (key, _) in self.subscriptions.of(SubscriptionKind::Events) {
+            *counts.entry(key.peer).or_default() += 1;
+        }
         counts
     }
 
-    /// Serves all that waits as far as it may be served, as the loop does when nothing else
-    /// happens.
+    /// Serves all pending requests that may be served, as the loop does when there is no other
+    /// event.
     pub fn serve_all_waiting(&mut self) {
         loop {
             while self.serve_pending() {}
             self.on_event(ServerEvent::Room);
-            // Those of a simulation have an outcome of each plan; those of a test have none until
-            // the test gives it.
+            // Hooks of the simulation have an outcome of each plan. Those of a test have none until
+            // the test sends it.
             if !self.admission.hooks_work() {
                 return;
             }
@@ -129,24 +126,27 @@ impl ServerLoop {
 }
 
 impl StateView<'_> {
-    /// What the response to a read with these masks has.
+    /// The state in the response to a read with these masks.
     pub fn read(&self, masks: &[String]) -> Node {
-        let masks = MaskTree::of_request(masks).unwrap();
-        masks.map_or_else(|| self.everything(), |masks| self.select(&masks))
+        match MaskTree::of_request(masks).unwrap() {
+            Some(masks) => self.select(&masks),
+            None => self.everything(),
+        }
     }
 }
 
 impl MutatingHooks {
-    /// Hooks that do this.
+    /// Hooks whose outcomes this function returns.
     pub fn answering(decide: fn(WorkloadPlan) -> HookOutcome) -> Self {
-        let (hooks, plans, outcomes, _) = Self::without_thread().unwrap();
-        let decide_all = move || {
-            plans
-                .iter()
-                .map(decide)
-                .try_for_each(|outcome| outcomes.send(outcome))
+        let (hooks, ends) = Self::without_thread().unwrap();
+        let body = move || {
+            for plan in &ends.plans {
+                if ends.outcomes.send(decide(plan)).is_err() {
+                    return;
+                }
+            }
         };
-        let _thread = threads::spawn("hook", STACK_LARGE, move || drop(decide_all())).unwrap();
+        let _thread = threads::spawn("hook", STACK_LARGE, body).unwrap();
         hooks
     }
 }

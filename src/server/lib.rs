@@ -200,7 +200,7 @@ impl ServerLoop {
             self.restore_updates(updates);
         }
         self.updates.forget_stopped(&self.rollouts);
-        let is_stored = true; // This was, or there would be no state to start with.
+        let is_stored = true; // Otherwise there would be no state to start with.
         if let Some(warning) = self.updates.stop_warning(is_stored) {
             log::warn!("After the restart of the server, {warning}.");
         }

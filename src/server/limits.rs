@@ -14,8 +14,8 @@ pub const STACK_SERVER: usize = 4 * 1024 * 1024;
 
 // ------------------------------------------------------------------ requests
 
-/// Size up to which requests of workloads may let the desired and the effective state grow, in bytes
-/// of memory of both: our clients take a response with all of it.
+/// Size up to which requests of workloads may let the desired and the effective state grow, in
+/// bytes of memory of both: our clients take a response with all of it.
 pub(crate) const STATE_OF_WORKLOADS_MAX: usize = 16 * 1024 * 1024;
 const _: () = assert!(2 * STATE_OF_WORKLOADS_MAX < MESSAGE_MAX);
 /// Event subscriptions of one stream. An agent's stream carries those of all its workloads.
@@ -41,24 +41,24 @@ pub(crate) const UPDATES_OPEN_OF_WORKLOADS: usize = 12;
 /// Ended updates that are kept, so that failures are remembered: of commanders, and as many of
 /// workloads.
 pub(crate) const UPDATES_ENDED: usize = 16;
-/// Stored form of the ended updates of commanders, and as much of workloads, in bytes of JSON: it is
-/// written with each desired state.
+/// Stored form of the ended updates of commanders, and as much of workloads, in bytes of JSON: it
+/// is written with each desired state.
 pub(crate) const UPDATES_ENDED_BYTES: usize = 1024 * 1024;
 /// Time for which an update waits for a disconnected agent before it is switched.
 pub(crate) const UPDATE_AGENT_AWAY: Duration = Duration::from_secs(60);
 
 // ---------------------------------------------------------------- templates
 
-/// Depth to which blocks, alternatives and brackets of a template may be nested. The template engine
-/// recurses and would overflow the stack, which ends the process; it needs up to 16 KiB for each
-/// level.
+/// Depth to which blocks, alternatives and brackets of a template may be nested. The template
+/// engine recurses and would overflow the stack, which ends the process; it needs up to 16 KiB for
+/// each level.
 pub(crate) const TEMPLATE_DEPTH_MAX: usize = 64;
 /// Longest rendered template, in bytes. Agents of Eclipse Ankaios take no longer messages.
 pub(crate) const RENDERED_MAX: usize = FOREIGN_MESSAGE_MAX;
 /// All rendered templates of one update, in bytes; more could not be sent to agents.
 pub(crate) const RENDERED_UPDATE_MAX: usize = 2 * MESSAGE_MAX;
-/// All rendered templates of an update that a workload requests, in bytes. It may let the state grow
-/// only to [`STATE_OF_WORKLOADS_MAX`].
+/// All rendered templates of an update that a workload requests, in bytes. It may let the state
+/// grow only to [`STATE_OF_WORKLOADS_MAX`].
 pub(crate) const RENDERED_FOR_WORKLOAD_MAX: usize = STATE_OF_WORKLOADS_MAX / 2;
 const _: () = assert!(2 * TEMPLATE_DEPTH_MAX * 16 * 1024 < STACK_SERVER);
 /// Steps of all templates of one update. A step is at most about a microsecond of the server's
@@ -76,7 +76,8 @@ const _: () = assert!(
 );
 /// Bytes of config values that are copied or compared in one step.
 pub(crate) const TEMPLATE_STEP_BYTES: usize = 1024;
-/// Config values that the templates of one workload can name, in bytes of the template engine's copy.
+/// Config values that the templates of one workload can name, in bytes of the template engine's
+/// copy.
 pub(crate) const TEMPLATE_VALUES_MAX: usize = RENDERED_MAX;
 
 // ----------------------------------------------------------- mutating hooks

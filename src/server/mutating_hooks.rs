@@ -1,4 +1,4 @@
-//! Mutating hooks: outside programs that change or veto what an update means for workloads.
+//! Mutating hooks: outside programs that change or veto the plan of an update.
 //!
 //! Thread: `hook` runs the programs one after the other; [`MutatingHooks`] belongs to `server`,
 //! which never waits for them, and to `main` at the start, which does.
@@ -24,8 +24,16 @@ use std::time::Duration;
 /// Standard error kept of a hook, in bytes. It becomes part of a response.
 const HOOK_ERROR_MAX: usize = 4 * 1024;
 
-/// What the hooks made of a plan: `None` when they left it as it is.
+/// The plan as the hooks have changed it; `None` when they left it unchanged.
 pub type HookOutcome = Result<Option<WorkloadPlan>, UpdateError>;
+
+/// The ends of the channels that the `hook` thread has.
+pub(crate) struct HookThreadEnds {
+    pub(crate) plans: Receiver<WorkloadPlan>,
+    pub(crate) outcomes: Sender<HookOutcome>,
+    /// Readable once a running program must end.
+    pub(crate) stopped: OwnedFd,
+}
 
 /// The server's end of the `hook` thread. At most one plan is with the hooks at any time.
 #[derive(Debug)]
@@ -43,45 +51,43 @@ impl MutatingHooks {
     /// # Errors
     /// The operating system's reason when no thread or pipe can be had.
     pub fn start(entries: Vec<HookEntry>, output_max: usize) -> io::Result<(Self, Thread)> {
-        let (hooks, plans, outcomes, stop) = Self::without_thread()?;
+        let (hooks, ends) = Self::without_thread()?;
         let thread = threads::spawn("hook", STACK_LARGE, move || {
-            for plan in &plans {
-                if outcomes
-                    .send(run_all(&entries, output_max, &plan, Some(stop.as_fd())))
-                    .is_err()
-                {
-                    return;
+            for plan in &ends.plans {
+                let outcome = run_all(&entries, output_max, &plan, Some(ends.stopped.as_fd()));
+                if ends.outcomes.send(outcome).is_err() {
+                    return; // The server has ended.
                 }
             }
         })?;
         Ok((hooks, thread))
     }
 
-    /// Where a byte ends a program that runs, and every later one: for signals, which come also
-    /// while `main` waits.
+    /// A pipe: a byte written to it ends the running program and every later one. It is for
+    /// signals, which come also while `main` waits.
     ///
     /// # Errors
-    /// When the system gives no descriptor.
+    /// The system gives no descriptor.
     pub fn interrupt(&self) -> io::Result<OwnedFd> {
         self.stop.try_clone()
     }
 
-    /// Both ends without a thread between them.
-    pub(crate) fn without_thread()
-    -> io::Result<(Self, Receiver<WorkloadPlan>, Sender<HookOutcome>, OwnedFd)> {
-        let (plans, taken) = bounded(1);
-        let (put, outcomes) = bounded(1);
-        let (watched, stop) = pipe_with(PipeFlags::CLOEXEC)?;
-        Ok((
-            Self {
-                plans,
-                outcomes,
-                stop,
-            },
-            taken,
-            put,
-            watched,
-        ))
+    /// The hooks and the ends for a thread, without one.
+    pub(crate) fn without_thread() -> io::Result<(Self, HookThreadEnds)> {
+        let (plans, thread_plans) = bounded(1);
+        let (thread_outcomes, outcomes) = bounded(1);
+        let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC)?;
+        let hooks = Self {
+            plans,
+            outcomes,
+            stop,
+        };
+        let ends = HookThreadEnds {
+            plans: thread_plans,
+            outcomes: thread_outcomes,
+            stopped,
+        };
+        Ok((hooks, ends))
     }
 
     /// Gives the hooks a plan. Its outcome comes later; until then no other plan may be given.
@@ -97,17 +103,19 @@ impl MutatingHooks {
     /// As a hook refuses or fails.
     pub(crate) fn run(&self, plan: WorkloadPlan) -> HookOutcome {
         self.start_plan(plan);
-        let gone = || failed("", "the thread of the hooks ended");
-        self.outcomes.recv().unwrap_or_else(|_| Err(gone()))
+        match self.outcomes.recv() {
+            Ok(outcome) => outcome,
+            Err(_) => Err(failed("", "the thread of the hooks ended")),
+        }
     }
 
-    /// Where outcomes come in the order of the plans.
+    /// The channel of outcomes, which come in the order of the plans.
     pub(crate) fn outcomes(&self) -> &Receiver<HookOutcome> {
         &self.outcomes
     }
 }
 
-/// Gives `plan` to the first hook, what that makes of it to the second, and so on.
+/// Gives `plan` to the first hook, its output to the second, and so on.
 fn run_all(
     entries: &[HookEntry],
     output_max: usize,
@@ -115,26 +123,36 @@ fn run_all(
     cancel: Cancel<'_>,
 ) -> HookOutcome {
     let original = hooks::write_plan(plan);
-    let mut changed: Option<(Vec<u8>, WorkloadPlan)> = None;
+    let mut changed: Option<ChangedPlan> = None;
     for entry in entries {
-        let input = changed.as_ref().map_or(&original, |(bytes, _)| bytes);
-        let output = run_one(entry, output_max, input, cancel)?;
-        if output == *input {
+        let input = match &changed {
+            Some(changed) => &changed.bytes,
+            None => &original,
+        };
+        let bytes = run_one(entry, output_max, input, cancel)?;
+        if bytes == *input {
             continue;
         }
         log::debug!("Hook '{}' changed the update.", entry.name);
         // The output is read before the next hook gets it, so that an error names the hook that
         // made it.
-        let plan = hooks::read_plan(&output).map_err(|error| unreadable(&entry.name, &error))?;
-        changed = Some((output, plan));
+        let plan = hooks::read_plan(&bytes).map_err(|error| unreadable(&entry.name, &error))?;
+        changed = Some(ChangedPlan { bytes, plan });
     }
-    let bytes = original.len();
-    let outcome = changed
-        .filter(|(output, _)| *output != original)
-        .map(|(_, plan)| plan);
+    let size = original.len();
+    let outcome = match changed {
+        Some(changed) if changed.bytes != original => Some(changed.plan),
+        _ => None,
+    };
     drop(original);
-    give_back_after(bytes);
+    give_back_after(size);
     Ok(outcome)
+}
+
+/// A plan that hooks have changed, with its form for the next hook.
+struct ChangedPlan {
+    bytes: Vec<u8>,
+    plan: WorkloadPlan,
 }
 
 fn unreadable(name: &str, error: &ConvertError) -> UpdateError {
@@ -148,7 +166,7 @@ fn unreadable(name: &str, error: &ConvertError) -> UpdateError {
     ))
 }
 
-/// A hook cannot do its work.
+/// The error of a hook that did not run to its end.
 fn failed(hook: &str, reason: &str) -> UpdateError {
     UpdateError::Other(format!(
         "Mutating hook '{hook}' execution failed: '{reason}'"

@@ -1,5 +1,5 @@
-//! Requests of commanders and workloads: each is checked, stays pending if it has to, and is served,
-//! by one function for each kind.
+//! Requests of commanders and workloads: each is checked, stays pending if it has to, and is
+//! served, by one function for each kind.
 //!
 //! Thread: `server`; part of [`ServerLoop`].
 

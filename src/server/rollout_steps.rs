@@ -5,7 +5,7 @@
 
 use super::ServerLoop;
 use super::effects::{Effect, Effects};
-use super::rollouts::accept::{Decision, OpenedUpdate};
+use super::rollouts::accept::{OpenedUpdate, RequestDecision};
 use super::rollouts::outcome::{DueStep, RolloutStep, Undo};
 use super::sessions::Requester;
 use super::state_store::{Stored, StoredUpdates};
@@ -33,13 +33,13 @@ impl ServerLoop {
             now,
         )?;
         match decision {
-            Decision::Plain(checked) => Ok(self.commit(checked)),
-            Decision::Withdrawn(checked) => {
+            RequestDecision::Plain(checked) => Ok(self.commit(checked)),
+            RequestDecision::Withdrawn(checked) => {
                 let accepted = self.commit(checked);
                 self.send_lists();
                 Ok(accepted)
             }
-            Decision::Opened(opened) => {
+            RequestDecision::Opened(opened) => {
                 let number = opened.number();
                 let difference = opened.difference(&self.updates);
                 let mut accepted = self.switch_or_stage(*opened);

@@ -37,7 +37,7 @@ const DEFAULT_SOCKET_MODE: u32 = 0o660;
                   ank-server -x /etc/ankaios/ank-server.conf          with the settings of a file\n\n\
                   The config file has more settings, for example state_dir: see ank-server.conf."
 )]
-struct Arguments {
+struct ServerArguments {
     /// YAML manifest with the workloads to start with
     #[arg(
         short = 'm',
@@ -73,9 +73,9 @@ struct Arguments {
     key_pem: Option<PathBuf>,
 }
 
-/// The keys of the config file besides the PEM ones.
+/// The keys of the config file, without the PEM ones.
 #[derive(Debug, Default, Deserialize)]
-struct Keys {
+struct ServerKeys {
     startup_manifest: Option<PathBuf>,
     #[serde(default, deserialize_with = "addresses")]
     address: Option<Vec<ListenAddress>>,
@@ -103,16 +103,15 @@ struct Keys {
 /// Value of the key `update_on_failure`.
 fn on_failure<'de, D: serde::Deserializer<'de>>(text: D) -> Result<OnFailure, D::Error> {
     let text = String::deserialize(text)?;
-    let known = OnFailure::ALL
-        .iter()
-        .find(|known| known.as_str().to_ascii_lowercase() == text);
-    known
-        .copied()
-        .ok_or_else(|| serde::de::Error::custom("'rollback' or 'keep' is expected"))
+    for known in OnFailure::ALL {
+        if known.as_str().to_ascii_lowercase() == text {
+            return Ok(*known);
+        }
+    }
+    Err(serde::de::Error::custom("'rollback' or 'keep' is expected"))
 }
 
-/// Value of the key `address`: texts, so that what is wrong with one of them becomes part of the
-/// error.
+/// Value of the key `address`: texts, so that the fault of one of them becomes part of the error.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "an address or a list of addresses is expected")]
 enum OneOrMany {
@@ -132,11 +131,11 @@ fn addresses<'de, D: serde::Deserializer<'de>>(
             "a server needs at least one address",
         ));
     }
-    let addresses = texts
-        .iter()
-        .map(|text| text.parse())
-        .collect::<Result<_, String>>();
-    addresses.map(Some).map_err(serde::de::Error::custom)
+    let mut addresses = Vec::new();
+    for text in texts {
+        addresses.push(text.parse().map_err(serde::de::Error::custom)?);
+    }
+    Ok(Some(addresses))
 }
 
 /// Value of the key `socket_mode`: permissions of the files of Unix domain sockets.
@@ -181,7 +180,7 @@ pub struct HookEntry {
     pub(crate) timeout_s: Number<1, { u16::MAX as u64 }, 10>,
 }
 
-/// Which config item holds the mode of the vehicle.
+/// The config item with the mode of the vehicle.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModeSettings {
     /// Key of the config item, 1 to 63 bytes of `[a-zA-Z0-9_-]`.
@@ -219,7 +218,7 @@ const KNOWN_KEYS: [&str; 17] = [
 pub struct ServerSettings {
     /// Manifest to start with.
     pub startup_manifest: Option<PathBuf>,
-    /// Where to listen, at least one.
+    /// Addresses to listen on, at least one.
     pub addresses: Vec<ListenAddress>,
     /// Permissions of the files of Unix domain sockets.
     pub socket_mode: u32,
@@ -234,11 +233,11 @@ pub struct ServerSettings {
     /// With TLS, only certificates with one of these DNS names may command; empty: all of the
     /// authority.
     pub commander_names: Vec<String>,
-    /// Where metrics are written, if they are.
+    /// The metrics file; `None` without one.
     pub metrics: Option<MetricsSettings>,
     /// The modes of the vehicle; `None` without them.
     pub modes: Option<ModeSettings>,
-    /// What follows from a failed update of workloads whose `lifecycle:` block does not say it.
+    /// The default `onFailure` of guarded updates.
     pub update_on_failure: OnFailure,
     /// The config file in use.
     pub config_file: Option<PathBuf>,
@@ -248,7 +247,7 @@ pub struct ServerSettings {
 
 /// The command line, as manual pages show it.
 pub fn command() -> clap::Command {
-    Arguments::command()
+    ServerArguments::command()
 }
 
 /// Reads the settings: arguments, then the config file, then the PEM files.
@@ -258,24 +257,27 @@ pub fn command() -> clap::Command {
 pub fn read(
     arguments: impl IntoIterator<Item = OsString>,
 ) -> Result<ServerSettings, SettingsError> {
-    let command = Arguments::command();
-    let matches = command
-        .clone()
-        .try_get_matches_from(arguments)
-        .map_err(|error| SettingsError::usage(error, &command))?;
-    let options = Arguments::from_arg_matches(&matches)?;
+    let command = ServerArguments::command();
+    let matches = match command.clone().try_get_matches_from(arguments) {
+        Ok(matches) => matches,
+        Err(error) => return Err(SettingsError::usage(error, &command)),
+    };
+    let options = ServerArguments::from_arg_matches(&matches)?;
     let places = [PathBuf::from(DEFAULT_CONFIG_FILE)];
     let file = ConfigFile::find(options.server_config.as_deref(), &places)?;
     combine(&matches, options, file.as_ref())
 }
 
+/// Combines the command line with the config file, whose keys are overridden by options.
 fn combine(
     matches: &ArgMatches,
-    options: Arguments,
+    options: ServerArguments,
     file: Option<&ConfigFile>,
 ) -> Result<ServerSettings, SettingsError> {
+    // First, the keys of the file and the certificates.
     let mut warnings = Vec::new();
-    let (mut keys, mut pems) = (Keys::default(), Pems::default());
+    let mut keys = ServerKeys::default();
+    let mut pems = Pems::default();
     if let Some(file) = file {
         file.check_version(false)?;
         keys = file.keys()?;
@@ -291,51 +293,47 @@ fn combine(
         options.key_pem.as_deref(),
     ];
     let pems = pems.overridden_by(paths)?;
+    // Then, the protection of connections, which depends on the addresses.
     let from_options = insecure_flag(matches);
     let insecure = from_options.or(keys.insecure).unwrap_or_default();
-    let addresses = match (options.address, keys.address) {
-        (given, _) if !given.is_empty() => given,
-        (_, Some(addresses)) => addresses,
-        _ => vec![ListenAddress::Tcp(DEFAULT_ADDRESS)],
+    let addresses = match keys.address {
+        _ if !options.address.is_empty() => options.address,
+        Some(addresses) => addresses,
+        None => vec![ListenAddress::Tcp(DEFAULT_ADDRESS)],
     };
-    let security = if addresses
-        .iter()
-        .all(|address| matches!(address, ListenAddress::Socket(_)))
-    {
-        Ok(Security::Insecure) // The permissions of the sockets decide who connects.
-    } else {
-        let (security, warning) = decide_security(insecure, pems);
+    let mut security = Ok(Security::Insecure); // Of sockets, whose permissions are checked.
+    let is_tcp = |address: &ListenAddress| !matches!(address, ListenAddress::Socket(_));
+    if addresses.iter().any(is_tcp) {
+        let (decided, warning) = decide_security(insecure, pems);
         warnings.extend(warning.map(str::to_owned));
-        security
-    };
+        security = decided;
+    }
     if !keys.commander_names.is_empty() && !matches!(security, Ok(Security::MutualTls(_))) {
         warnings.push("The key 'commander_names' has no effect without certificates.".to_owned());
     }
-    let modes = match (keys.mode_config, keys.mode_on_failure, file) {
-        (None, Some(_), Some(file)) => {
-            let place = file.place("mode_on_failure");
-            return Err(ConfigError::Parse(format!(
-                "'mode_on_failure' needs 'mode_config' as well ({place})"
-            ))
-            .into());
-        }
-        (item, on_failure, _) => item.map(|config_item| ModeSettings {
-            config_item,
-            on_failure,
-        }),
-    };
+    // Finally, keys that refer to other keys or to files.
+    if keys.mode_config.is_none()
+        && keys.mode_on_failure.is_some()
+        && let Some(file) = file
+    {
+        let place = file.place("mode_on_failure");
+        let text = format!("'mode_on_failure' needs 'mode_config' as well ({place})");
+        return Err(ConfigError::Parse(text).into());
+    }
+    let modes = keys.mode_config.map(|config_item| ModeSettings {
+        config_item,
+        on_failure: keys.mode_on_failure,
+    });
+    let metrics = keys.metrics.map(|path| MetricsSettings {
+        path,
+        interval: keys.metrics_interval,
+    });
     let mut mutating_hooks = keys.mutating_hooks;
     mutating_hooks.sort_by_key(|hook| hook.prio.0); // Stable: ties stay in the order of the file.
-    for hook in &mutating_hooks {
-        let program = hook.path.join(&hook.name);
-        if !program.is_file() {
-            let program = program.display();
-            warnings.push(format!(
-                "The hook '{program}' does not exist; updates that change workloads are refused until it does."
-            ));
-        }
-    }
-    if let Some(folder) = keys.state_dir.as_ref().filter(|folder| !folder.exists()) {
+    warnings.extend(missing_hooks(&mutating_hooks));
+    if let Some(folder) = &keys.state_dir
+        && !folder.exists()
+    {
         let folder = folder.display();
         warnings.push(format!(
             "The state_dir '{folder}' does not exist and is created; there is no state of an earlier server."
@@ -350,15 +348,27 @@ fn combine(
         state_dir: keys.state_dir,
         message_max: keys.max_message_size,
         commander_names: keys.commander_names,
-        metrics: keys.metrics.map(|path| MetricsSettings {
-            path,
-            interval: keys.metrics_interval,
-        }),
+        metrics,
         update_on_failure: keys.update_on_failure,
         modes,
         config_file: file.map(|file| file.path.clone()),
         warnings,
     })
+}
+
+/// Warnings of hooks whose programs do not exist.
+fn missing_hooks(hooks: &[HookEntry]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for hook in hooks {
+        let program = hook.path.join(&hook.name);
+        if !program.is_file() {
+            let program = program.display();
+            warnings.push(format!(
+                "The hook '{program}' does not exist; updates that change workloads are refused until it does."
+            ));
+        }
+    }
+    warnings
 }
 
 #[cfg(test)]
@@ -480,7 +490,7 @@ mod tests {
             let settings = settings("version = 'v1'", &["-k", option, "m.yaml"]).unwrap();
             assert_eq!(settings.startup_manifest, Some("m.yaml".into()), "{option}");
         }
-        let help = Arguments::command().render_help().to_string();
+        let help = ServerArguments::command().render_help().to_string();
         assert!(!help.contains("startup-config"), "{help}");
     }
 

@@ -12,7 +12,7 @@
 use crate::history::HistoryFile;
 use ankaios_model::complete_state::{DesiredState, Rendering, desired_state_from_node};
 use ankaios_model::names::{Name, hash_id};
-use ankaios_model::node::{Node, StateError};
+use ankaios_model::node::Node;
 use ankaios_platform::checked_file;
 use ankaios_platform::clock::{Clock, SystemClock};
 use ankaios_platform::folder_lock;
@@ -38,14 +38,13 @@ const STORED_DEPTH_MAX: usize = 256;
 /// once.
 const STORE_RETRY: Duration = Duration::from_secs(30);
 
-/// Longest time that the server waits for its disk before staged updates are carried out. All
-/// others wait meanwhile.
+/// Longest time that the server waits for its disk before a staged update is switched. All other
+/// events wait meanwhile.
 pub(crate) const STORE_WAIT: Duration = Duration::from_millis(500);
-/// So many times as long as it has waited it takes until it may wait as long again: a second in any
-/// ten seconds.
+/// Time until the server may wait for as long again, as a multiple of its last wait: a second in
+/// any ten seconds.
 const STORE_WAIT_REGAINED: u32 = 20;
-/// A write that takes longer than this is one that does not succeed. Slow flash needs seconds for a
-/// large state.
+/// Time after which a write counts as failed. Slow flash needs seconds for a large state.
 const STORE_SLOW: Duration = Duration::from_secs(10);
 
 /// Texts with changes of states that wait for the disk. While it hangs, later changes are kept in
@@ -64,16 +63,18 @@ const RENAMES: [(&str, &str); 2] = [(FILE, PREVIOUS_FILE), (NEW_FILE, FILE)];
 const LOCK_FILE: &str = "lock";
 /// A newest state that cannot be read is renamed to this, to be inspected.
 const DAMAGED_FILE: &str = "desired-state.json.damaged";
-/// Says that the newest state is an older copy: the checksum of what it desires, then the warning.
+/// Says that the newest state is an older copy: the checksum of its desired state, then the
+/// warning.
 const OLDER_COPY_FILE: &str = "desired-state.json.warning";
-/// Written and removed at the start, to learn whether the folder can be written.
+/// Written and removed at the start, to check that the folder can be written.
 const CHECK_FILE: &str = "desired-state.json.check";
-/// Size of it, in bytes: one block of most file systems. A full disk still takes an empty file.
+/// Size of the check file, in bytes: one block of most file systems. A full disk still takes an
+/// empty file.
 const CHECK_BYTES: usize = 4096;
 /// Before the checksum in the first line.
 const HEADER: &str = "ankaios-lite desired state 1 sha256:";
 
-/// Highest number of a guarded update. Nobody makes so many; all readers of JSON have it exactly.
+/// Highest number of a guarded update: every reader of JSON represents it exactly.
 pub(crate) const UPDATE_NUMBER_MAX: u64 = 1 << 53;
 
 /// The key of guarded updates in the file; earlier servers ignore it.
@@ -85,54 +86,52 @@ const STOPPED: &str = "stopped";
 /// The guarded updates as they are stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoredUpdates {
-    /// The newest number that was given.
+    /// The number of the newest update.
     pub(crate) newest: u64,
-    /// In the order in which they have ended, the open ones first.
+    /// The open updates, then the ended ones in the order of their ends.
     pub list: Vec<StoredUpdate>,
 }
 
-/// One of them, with its number.
+/// A stored update with its number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoredUpdate {
     pub number: u64,
     pub update: Arc<Node>,
 }
 
-/// What is kept over restarts.
+/// The state that survives a restart of the server.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Stored {
-    /// What users asked for.
     pub desired: DesiredState,
-    /// `None` when there was none.
+    /// `None` if there never was a guarded update.
     pub updates: Option<StoredUpdates>,
     /// Workloads that a client has stopped.
     pub stopped: BTreeSet<Name>,
 }
 
-/// A state to be written.
+/// A request to write a state.
 #[derive(Debug)]
 pub struct StateWrite {
-    /// What.
     pub state: Stored,
-    /// The how many-th this is.
+    /// Requests are numbered from 1.
     number: u64,
-    /// Dropped when that was tried.
-    tried: Option<Sender<()>>,
+    /// Dropped after the attempt, to wake a server that waits for it.
+    attempted: Option<Sender<()>>,
 }
 
-/// Why the newest state is not on the disk.
+/// The reason why the newest state is not on the disk.
 #[derive(Debug, Clone, PartialEq)]
 struct StoreFault {
     cause: String,
-    /// When a write failed first.
+    /// When the first write failed.
     since: SystemTime,
 }
 
-/// What the writer has done so far.
+/// The progress of the writer.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct WriterReport {
-    /// The number of the newest [`StateWrite`] that was tried.
-    tried: u64,
+    /// The number of the newest [`StateWrite`] that was attempted.
+    attempted: u64,
     /// Whether a state was stored that is not the older copy with which the server has started.
     has_stored: bool,
     fault: Option<StoreFault>,
@@ -150,28 +149,31 @@ pub struct StateStore {
     /// From the writer: only the newest one.
     reports: Receiver<WriterReport>,
     report: WriterReport,
-    /// How many states were given to the writer.
-    given: u64,
-    /// Since when it has one that it has not tried.
+    /// Number of states that the writer was sent.
+    sent: u64,
+    /// When the writer began to be busy with a state that it has not attempted.
     busy_since: Option<Instant>,
-    /// Whether somebody writes.
+    /// Whether there is a writer.
     is_attended: bool,
     /// When the server may wait for [`STORE_WAIT`] again.
     wait_regained: Option<Instant>,
 }
 
 impl StateStore {
-    /// Starts the thread that writes into `folder`. Before, it stores the state `unsaved`, or finds
-    /// out whether it could.
+    /// Stores the state `unsaved`, or checks that the folder can be written, then starts the thread
+    /// that writes into `folder`.
     ///
     /// # Errors
-    /// The operating system's reason when no thread can be had.
+    /// The operating system starts no thread.
     pub fn start(folder: PathBuf, unsaved: Option<Stored>) -> io::Result<(Self, Thread)> {
         let (mut store, states) = Self::unattended();
         let (changes, lines) = bounded(CHANGES_QUEUE);
         store.changes = changes;
         let (mut writer, reports) = StateWriter::new(folder.clone());
-        writer.attempt(unsaved.map_or(Job::Check, Job::StoreStart));
+        match unsaved {
+            Some(unsaved) => writer.attempt(Job::StoreStart(unsaved)),
+            None => writer.attempt(Job::Check),
+        }
         store.folder = folder;
         store.report = writer.report.clone();
         store.reports = reports;
@@ -182,7 +184,7 @@ impl StateStore {
         Ok((store, thread))
     }
 
-    /// Without a thread: the states come out of the other end.
+    /// A store without a thread, and the channel of the states for one.
     pub fn unattended() -> (Self, Receiver<StateWrite>) {
         let (newest, states) = bounded(1);
         let store = Self {
@@ -192,7 +194,7 @@ impl StateStore {
             outdated: states.clone(),
             reports: never(),
             report: WriterReport::default(),
-            given: 0,
+            sent: 0,
             busy_since: None,
             is_attended: false,
             wait_regained: None,
@@ -200,16 +202,16 @@ impl StateStore {
         (store, states)
     }
 
-    /// Gives the writer a state; never waits. One that it has not begun to write is replaced.
+    /// Sends the writer a state, which replaces one that it has not begun to write. Never waits.
     pub(crate) fn store(&mut self, state: Stored) {
         self.put(state, None);
     }
 
-    /// As [`Self::store`], and waits until the writer has tried it, as long as the server may wait
-    /// by now.
+    /// Sends the writer a state and waits for its attempt, within the budget of
+    /// [`Self::wait_left`].
     pub(crate) fn store_and_wait(&mut self, state: Stored) {
-        let (tried, wait) = bounded(1);
-        self.put(state, Some(tried));
+        let (attempted, wait) = bounded(1);
+        self.put(state, Some(attempted));
         let begin = SystemClock.now();
         let limit = self.wait_left(begin);
         if !self.is_attended || limit.is_zero() {
@@ -218,38 +220,37 @@ impl StateStore {
         let is_late = wait.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
         self.waited(begin, SystemClock.now());
         if is_late {
-            log::warn!(
-                "The disk has not stored the state in time; going on without waiting for it."
-            );
+            log::warn!("The disk has not stored the state in time; continuing without it.");
         }
     }
 
-    /// Gives the writer lines with changes of states; never waits. They are dropped when the disk
+    /// Sends the writer lines with changes of states. Never waits: they are dropped when the disk
     /// does not keep up.
     pub(crate) fn append_changes(&self, lines: String) {
         let _ = self.changes.try_send(lines);
     }
 
-    /// Takes over what the writer has done.
+    /// Takes over the progress of the writer.
     pub(crate) fn take_report(&mut self) {
         let Ok(report) = self.reports.try_recv() else {
             return;
         };
-        if report.tried == self.given {
+        if report.attempted == self.sent {
             self.busy_since = None;
-        } else if report.tried > self.report.tried {
-            self.busy_since = Some(SystemClock.now()); // With a newer one: the disk goes on.
+        } else if report.attempted > self.report.attempted {
+            self.busy_since = Some(SystemClock.now()); // It continues with a newer state.
         }
         self.report = report;
     }
 
-    /// Whether a state was stored since the start that is not the older copy with which it began.
+    /// Returns whether a state was stored since the start that is not the older copy with which the
+    /// server began.
     pub(crate) fn has_stored(&self) -> bool {
         self.report.has_stored
     }
 
-    /// Why a restart of the server would go back to an older state, for users; `None` while all is
-    /// well.
+    /// The warning for users that a restart of the server would go back to an older state, if it
+    /// would.
     // [impl->swdd~server-warns-of-unstored-state~1]
     pub(crate) fn warning(&self) -> Option<String> {
         let folder = self.folder.display();
@@ -262,9 +263,8 @@ impl StateStore {
                  writable"
             ));
         }
-        let busy = SystemClock
-            .now()
-            .saturating_duration_since(self.busy_since?);
+        let busy_since = self.busy_since?;
+        let busy = SystemClock.now().saturating_duration_since(busy_since);
         if busy < STORE_SLOW {
             return None;
         }
@@ -274,30 +274,35 @@ impl StateStore {
         ))
     }
 
-    /// How long the server may wait.
+    /// The time that the server may wait at present.
     // [impl->swdd~server-waits-little-for-its-disk~1]
     fn wait_left(&self, now: Instant) -> Duration {
-        let missing = self
-            .wait_regained
-            .map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
-        STORE_WAIT.saturating_sub(missing / STORE_WAIT_REGAINED)
+        let Some(regained) = self.wait_regained else {
+            return STORE_WAIT;
+        };
+        let missing = regained.saturating_duration_since(now) / STORE_WAIT_REGAINED;
+        STORE_WAIT.saturating_sub(missing)
     }
 
+    /// Notes that the server has waited.
     fn waited(&mut self, begin: Instant, end: Instant) {
-        let from = self.wait_regained.map_or(end, |at| at.max(end));
-        self.wait_regained =
-            Some(from + end.saturating_duration_since(begin) * STORE_WAIT_REGAINED);
+        let from = match self.wait_regained {
+            Some(regained) => regained.max(end),
+            None => end,
+        };
+        let waited = end.saturating_duration_since(begin);
+        self.wait_regained = Some(from + waited * STORE_WAIT_REGAINED);
     }
 
-    fn put(&mut self, state: Stored, tried: Option<Sender<()>>) {
-        self.given += 1;
-        if self.is_attended {
-            self.busy_since.get_or_insert_with(|| SystemClock.now());
+    fn put(&mut self, state: Stored, attempted: Option<Sender<()>>) {
+        self.sent += 1;
+        if self.is_attended && self.busy_since.is_none() {
+            self.busy_since = Some(SystemClock.now());
         }
         let write = StateWrite {
             state,
-            number: self.given,
-            tried,
+            number: self.sent,
+            attempted,
         };
         if let Err(TrySendError::Full(write)) = self.newest.try_send(write) {
             // Empty: the writer has just taken it. There is room in both cases.
@@ -307,12 +312,12 @@ impl StateStore {
     }
 }
 
-/// What was found at the start.
+/// The state that a server finds at its start.
 #[derive(Debug, PartialEq)]
 pub struct Found {
     /// The newest state that can be read.
     pub state: Stored,
-    /// Why it is not the one that was stored last.
+    /// The reason why it is not the last stored state, if it is not.
     pub warning: Option<String>,
 }
 
@@ -321,76 +326,93 @@ pub struct Found {
 ///
 /// # Errors
 /// When the folder neither exists nor can be made, or when there are files of which none can be
-/// read. Going on without a state would delete the workloads of all agents.
+/// read. To continue without a state would delete the workloads of all agents.
 // [impl->swdd~server-keeps-two-states~1]
 pub fn open(folder: &Path) -> io::Result<Option<Found>> {
     fs::create_dir_all(folder)?;
-    let [newest, new, previous, damaged] =
-        [FILE, NEW_FILE, PREVIOUS_FILE, DAMAGED_FILE].map(|name| folder.join(name));
-    // Brought to the disk and not renamed: newer than both others.
+    let newest = folder.join(FILE);
+    let new = folder.join(NEW_FILE);
+    let previous = folder.join(PREVIOUS_FILE);
+    // First, the new file of a write that ended before its renames: it is newer than both others.
     let unfinished = read(&new).ok();
-    let (used, reason, state) = match (unfinished, read(&newest), read(&previous)) {
-        (None, Ok(state), _) => {
-            let warning = noted_older_copy(folder, &state);
-            return Ok(Some(Found { state, warning }));
-        }
-        (Some(state), Ok(_), _) => {
+    let reason = match (read(&newest), unfinished) {
+        (Ok(state), None) => return Ok(Some(found(folder, state))),
+        (Ok(_), Some(state)) => {
             rename(&newest, &previous);
             rename(&new, &newest);
-            let warning = noted_older_copy(folder, &state);
+            return Ok(Some(found(folder, state)));
+        }
+        (Err(reason), Some(state)) => {
+            keep_damaged(folder, &reason);
+            rename(&new, &newest);
+            let warning = None;
             return Ok(Some(Found { state, warning }));
         }
-        (Some(state), Err(reason), _) => (&new, reason, state),
-        (None, Err(reason), Ok(state)) => (&previous, reason, state),
-        (None, Err(reason), Err(other)) if is_missing(&reason) && is_missing(&other) => {
-            return Ok(None);
-        }
-        (None, Err(reason), Err(other)) => {
+        (Err(reason), None) => reason,
+    };
+    // Then, the state before the newest one.
+    let state = match read(&previous) {
+        Ok(state) => state,
+        Err(other) if is_missing(&reason) && is_missing(&other) => return Ok(None),
+        Err(other) => {
             return Err(io::Error::other(format!(
                 "neither '{FILE}' ({reason}) nor '{PREVIOUS_FILE}' ({other}) can be read. Restore one of them from a \
                  backup, or move both away to start without: agents then delete all workloads that are not in the \
-                 startup manifest. Until then they go on running all"
+                 startup manifest. Until then they continue to run all"
             )));
         }
     };
-    let warning = (used == &previous).then(|| {
-        format!(
-            "the state stored last cannot be read ('{}': {reason}): the server has started with the one before. Check \
-             what is desired, the last update may be lost; the next update ends this warning",
-            newest.display()
-        )
-    });
-    if !is_missing(&reason) {
-        log::error!(
-            "The stored state '{}' cannot be read: {reason}. It is kept as '{DAMAGED_FILE}'.",
-            newest.display()
-        );
-        rename(&newest, &damaged);
+    let warning = format!(
+        "the state stored last cannot be read ('{}': {reason}): the server has started with the one before. Check \
+         what is desired, the last update may be lost; the next update ends this warning",
+        newest.display()
+    );
+    keep_damaged(folder, &reason);
+    rename(&previous, &newest); // So the next write keeps it as the previous one.
+    let _ = save(folder, &state); // So there are two copies of it again; a failure is logged.
+    note_older_copy(folder, &state, &warning);
+    Ok(Some(Found {
+        state,
+        warning: Some(warning),
+    }))
+}
+
+fn found(folder: &Path, state: Stored) -> Found {
+    let warning = noted_older_copy(folder, &state);
+    Found { state, warning }
+}
+
+/// Keeps a newest state that cannot be read, if there is one.
+fn keep_damaged(folder: &Path, reason: &io::Error) {
+    if is_missing(reason) {
+        return;
     }
-    // So the next write keeps it as the one before.
-    rename(used, &newest);
-    if let Some(warning) = &warning {
-        let _ = save(folder, &state); // So there are two of it again; a failure is logged.
-        note_older_copy(folder, &state, warning);
-    }
-    Ok(Some(Found { state, warning }))
+    let newest = folder.join(FILE);
+    log::error!(
+        "The stored state '{}' cannot be read: {reason}. It is kept as '{DAMAGED_FILE}'.",
+        newest.display()
+    );
+    rename(&newest, &folder.join(DAMAGED_FILE));
 }
 
 /// Keeps the warning that `state` is an older copy for later starts, until an update has changed
-/// what is desired. A disk that does not allow it does not prevent the start.
+/// the desired state. A disk that does not allow it does not prevent the start.
 fn note_older_copy(folder: &Path, state: &Stored, warning: &str) {
-    let noted = desired_checksum(state).and_then(|checksum| {
-        let path = folder.join(OLDER_COPY_FILE);
-        fs::write(path, format!("{checksum}\n{warning}"))
-    });
-    if let Err(error) = noted {
+    if let Err(error) = write_older_copy(folder, state, warning) {
         log::error!(
             "Cannot write '{OLDER_COPY_FILE}': {error}; the next start does not warn any more."
         );
     }
 }
 
-/// The warning that [`note_older_copy`] has kept about `state`. One about another state is removed.
+fn write_older_copy(folder: &Path, state: &Stored, warning: &str) -> io::Result<()> {
+    let checksum = desired_checksum(state)?;
+    let path = folder.join(OLDER_COPY_FILE);
+    fs::write(path, format!("{checksum}\n{warning}"))
+}
+
+/// The warning that [`note_older_copy`] has kept about `state`. A warning about another state is
+/// removed.
 fn noted_older_copy(folder: &Path, state: &Stored) -> Option<String> {
     let path = folder.join(OLDER_COPY_FILE);
     let noted = fs::read_to_string(&path).ok()?;
@@ -398,11 +420,11 @@ fn noted_older_copy(folder: &Path, state: &Stored) -> Option<String> {
     if desired_checksum(state).is_ok_and(|it| it == checksum) {
         return Some(warning.to_owned());
     }
-    let _ = fs::remove_file(path); // It stays at most until the next start.
+    let _ = fs::remove_file(path); // If that fails, the next start removes it.
     None
 }
 
-/// A checksum of what users asked for.
+/// A checksum of the desired state.
 fn desired_checksum(state: &Stored) -> io::Result<String> {
     let desired = Stored {
         desired: state.desired.clone(),
@@ -445,20 +467,19 @@ pub fn lock(folder: &Path) -> io::Result<Option<File>> {
 }
 
 fn read(path: &Path) -> io::Result<Stored> {
-    // Without a bound: several updates lead to a state that is larger than each of them, and it was
-    // in memory before.
+    // Without a bound: several updates may make a state larger than each of them, and it was in
+    // memory before.
     parse(&fs::read_to_string(path)?).map_err(io::Error::other)
 }
 
-/// Reads what [`text`] has written.
+/// Reads a text that [`text`] has written.
 ///
 /// # Errors
-/// Why it is not that.
+/// It is another text.
 pub fn parse(text: &str) -> Result<Stored, String> {
     let body = checked_file::body(HEADER, text)?;
-    // Our own text, as deep as some manifest may have been: at most a few levels above the limit of
-    // the parser. The reader recurses, so a file that somebody has made must not be deeper than
-    // that.
+    // The text of a server is as deep as a manifest may be, a few levels above the limit of the
+    // parser. The reader recurses, so a forged file must not be deeper than that.
     if depth(body) > STORED_DEPTH_MAX {
         return Err(format!(
             "its maps and lists are nested more than {STORED_DEPTH_MAX} deep"
@@ -466,32 +487,41 @@ pub fn parse(text: &str) -> Result<Stored, String> {
     }
     let mut json = serde_json::Deserializer::from_str(body);
     json.disable_recursion_limit();
-    let node = Node::deserialize(&mut json).and_then(|node| json.end().map(|()| node));
-    let node = node.map_err(|error| error.to_string())?;
+    let node = Node::deserialize(&mut json).map_err(|error| error.to_string())?;
+    json.end().map_err(|error| error.to_string())?;
     let desired = desired_state_from_node(&node).map_err(|error| error.to_string())?;
-    // Those of another version are no reason to lose the state.
-    let forgotten = |error: &StateError| {
-        log::warn!("Guarded updates of the stored state are forgotten: {error}")
-    };
-    let updates: Option<StoredUpdates> = node
-        .get(UPDATES)
-        .and_then(|updates| updates.read(UPDATES).inspect_err(forgotten).ok());
+    let updates = read_updates(&node);
     if let Some(updates) = &updates {
         check_numbers(updates)?;
     }
-    let mut stopped = BTreeSet::new();
-    for name in node
-        .get(STOPPED)
-        .and_then(Node::as_list)
-        .unwrap_or_default()
-    {
-        stopped.extend(name.as_text().map(Name::from));
-    }
+    let stopped = read_stopped(&node);
     Ok(Stored {
         desired,
         updates,
         stopped,
     })
+}
+
+fn read_stopped(node: &Node) -> BTreeSet<Name> {
+    let mut stopped = BTreeSet::new();
+    if let Some(Node::List(names)) = node.get(STOPPED) {
+        for name in names {
+            stopped.extend(name.as_text().map(Name::from));
+        }
+    }
+    stopped
+}
+
+/// Reads the guarded updates. Updates of another version are forgotten, so that the state is not
+/// lost because of them.
+fn read_updates(node: &Node) -> Option<StoredUpdates> {
+    match node.get(UPDATES)?.read(UPDATES) {
+        Ok(updates) => Some(updates),
+        Err(error) => {
+            log::warn!("Guarded updates of the stored state are forgotten: {error}");
+            None
+        }
+    }
 }
 
 /// Checks all numbers of stored updates: the server calculates with them.
@@ -503,11 +533,8 @@ fn check_numbers(updates: &StoredUpdates) -> Result<(), String> {
         }
         check_counts(*number, update)?;
     }
-    let highest = known
-        .last()
-        .copied()
-        .unwrap_or_default()
-        .max(updates.newest);
+    let newest = known.last().copied().unwrap_or_default();
+    let highest = newest.max(updates.newest);
     if highest > UPDATE_NUMBER_MAX {
         return Err(format!(
             "it has an update with the number {highest}, the highest one is {UPDATE_NUMBER_MAX}"
@@ -516,25 +543,36 @@ fn check_numbers(updates: &StoredUpdates) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks the numbers in what is stored of one update, which are counts of 32 bits.
+/// Checks the numbers in a stored update, which are counts of 32 bits.
 fn check_counts(number: u64, node: &Node) -> Result<(), String> {
     match node {
-        Node::Number(count) if u32::try_from(*count).is_err() => Err(format!(
-            "update {number} has the count {count}, the highest one is {}",
-            u32::MAX
-        )),
-        Node::Number(_) | Node::Text(_) => Ok(()),
-        Node::List(items) => items.iter().try_for_each(|item| check_counts(number, item)),
-        Node::Map(entries) => entries
-            .values()
-            .try_for_each(|value| check_counts(number, value)),
+        Node::Number(count) if u32::try_from(*count).is_err() => {
+            return Err(format!(
+                "update {number} has the count {count}, the highest one is {}",
+                u32::MAX
+            ));
+        }
+        Node::Number(_) | Node::Text(_) => {}
+        Node::List(items) => {
+            for item in items {
+                check_counts(number, item)?;
+            }
+        }
+        Node::Map(entries) => {
+            for value in entries.values() {
+                check_counts(number, value)?;
+            }
+        }
     }
+    Ok(())
 }
 
-/// How deep maps and lists are nested in a text of JSON.
+/// The depth to which maps and lists are nested in a text of JSON.
 fn depth(json: &str) -> usize {
-    let (mut depth, mut deepest) = (0_usize, 0);
-    let (mut in_text, mut escaped) = (false, false);
+    let mut depth = 0_usize;
+    let mut deepest = 0;
+    let mut in_text = false;
+    let mut escaped = false;
     for byte in json.bytes() {
         match byte {
             _ if escaped => escaped = false,
@@ -551,17 +589,17 @@ fn depth(json: &str) -> usize {
     deepest
 }
 
-/// What is stored of a state.
+/// The stored text of a state.
 ///
 /// # Errors
 /// None in practice: a state has nothing that JSON could not hold.
 pub fn text(state: &Stored) -> Result<String, serde_json::Error> {
     let mut node = state.desired.node(Rendering::Sparse);
-    if let (Some(updates), Some(entries)) = (&state.updates, node.as_map_mut()) {
-        entries.insert(
-            UPDATES,
-            serde_json::to_value(updates).and_then(Node::deserialize)?,
-        );
+    if let Some(updates) = &state.updates
+        && let Node::Map(entries) = &mut node
+    {
+        let updates = Node::deserialize(serde_json::to_value(updates)?)?;
+        entries.insert(UPDATES, updates);
     }
     if !state.stopped.is_empty()
         && let Some(entries) = node.as_map_mut()
@@ -573,14 +611,14 @@ pub fn text(state: &Stored) -> Result<String, serde_json::Error> {
     Ok(checked_file::text(HEADER, &body))
 }
 
-/// What the writer has to do.
+/// A task of the writer.
 #[derive(Debug)]
 enum Job {
-    /// Store the state that an update has led to, or the outcome of one.
+    /// Store the state after an update, or after the outcome of one.
     Store(Stored),
     /// Store the state of the start, which no update has changed.
     StoreStart(Stored),
-    /// Find out whether the folder can be written.
+    /// Check that the folder can be written.
     Check,
 }
 
@@ -589,7 +627,7 @@ enum Job {
 struct StateWriter {
     folder: PathBuf,
     history: HistoryFile,
-    /// What has failed, to be tried again.
+    /// The job that has failed and is tried again.
     failed: Option<Job>,
     report: WriterReport,
     reports: Sender<WriterReport>,
@@ -598,21 +636,18 @@ struct StateWriter {
 }
 
 impl StateWriter {
-    /// It, and where its reports come out.
+    /// The writer, and the channel of its reports.
     fn new(folder: PathBuf) -> (Self, Receiver<WriterReport>) {
         let (reports, outdated) = bounded(1);
-        let report = WriterReport::default();
-        (
-            Self {
-                history: HistoryFile::new(folder.clone()),
-                folder,
-                failed: None,
-                report,
-                reports,
-                outdated: outdated.clone(),
-            },
-            outdated,
-        )
+        let writer = Self {
+            history: HistoryFile::new(folder.clone()),
+            folder,
+            failed: None,
+            report: WriterReport::default(),
+            reports,
+            outdated: outdated.clone(),
+        };
+        (writer, outdated)
     }
 
     /// Writes states and lines of changes until the server drops its end. A state that cannot be
@@ -625,31 +660,31 @@ impl StateWriter {
     ) {
         loop {
             let next = self.next_state(states, changes, clock);
-            if matches!(next, Err(RecvTimeoutError::Disconnected)) {
-                for lines in changes.try_iter() {
-                    self.history.append(&lines);
-                }
-            }
-            match (next, self.failed.take()) {
-                (
-                    Ok(StateWrite {
-                        state,
-                        number,
-                        tried,
-                    }),
-                    _,
-                ) => {
-                    self.report.tried = number;
+            let failed = self.failed.take();
+            match next {
+                Ok(StateWrite {
+                    state,
+                    number,
+                    attempted,
+                }) => {
+                    self.report.attempted = number;
                     self.attempt(Job::Store(state));
-                    drop(tried); // Wakes who waits for it.
+                    drop(attempted); // Wakes the server, if it waits for that.
                 }
-                (Err(RecvTimeoutError::Timeout), Some(job)) => self.attempt(job),
-                (Err(RecvTimeoutError::Timeout), None) => {}
-                (Err(RecvTimeoutError::Disconnected), Some(job)) => {
-                    let _ = self.carry_out(&job); // The last try; the error was logged before.
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Some(job) = failed {
+                        self.attempt(job);
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    for lines in changes.try_iter() {
+                        self.history.append(&lines);
+                    }
+                    if let Some(job) = failed {
+                        let _ = self.carry_out(&job); // The error was logged before.
+                    }
                     return;
                 }
-                (Err(RecvTimeoutError::Disconnected), None) => return,
             }
         }
     }
@@ -678,7 +713,7 @@ impl StateWriter {
         }
     }
 
-    /// Does `job`, keeps it when it fails, and reports how it ended.
+    /// Does `job`, keeps it for a retry if it fails, and reports the result.
     fn attempt(&mut self, job: Job) {
         match self.carry_out(&job) {
             Ok(is_newer) => {
@@ -692,11 +727,10 @@ impl StateWriter {
             }
             Err(error) => {
                 self.log_failure(&job, &error);
-                let since = self
-                    .report
-                    .fault
-                    .take()
-                    .map_or_else(SystemTime::now, |fault| fault.since);
+                let since = match self.report.fault.take() {
+                    Some(earlier) => earlier.since,
+                    None => SystemTime::now(),
+                };
                 self.report.fault = Some(StoreFault {
                     cause: error.to_string(),
                     since,
@@ -715,10 +749,11 @@ impl StateWriter {
     /// started.
     fn carry_out(&self, job: &Job) -> io::Result<bool> {
         match job {
-            Job::Store(state) => write_update(&self.folder, state),
-            Job::StoreStart(state) => write(&self.folder, state).map(|()| false),
-            Job::Check => check(&self.folder).map(|()| false),
+            Job::Store(state) => return write_update(&self.folder, state),
+            Job::StoreStart(state) => write(&self.folder, state)?,
+            Job::Check => check(&self.folder)?,
         }
+        Ok(false)
     }
 
     fn log_failure(&self, job: &Job, error: &io::Error) {
@@ -751,11 +786,12 @@ fn save(folder: &Path, state: &Stored) -> bool {
     written.is_ok()
 }
 
-/// Finds out whether a state could be stored. Nothing of it reaches the disk when all is well.
+/// Checks that a state could be stored. The file is not synced, so it does not reach the disk
+/// unless its removal fails.
 fn check(folder: &Path) -> io::Result<()> {
     let path = folder.join(CHECK_FILE);
     let written = fs::write(&path, [0; CHECK_BYTES]);
-    let _ = fs::remove_file(&path); // What stays of a failed write is overwritten by the next one.
+    let _ = fs::remove_file(&path); // If that fails, the next check overwrites it.
     written
 }
 
@@ -765,22 +801,22 @@ fn write(folder: &Path, state: &Stored) -> io::Result<()> {
     rename_new(folder)
 }
 
-/// Replaces the stored state by that of the running server. What is said about an older copy ends
-/// as soon as something else is desired: what guarded updates have come to is stored without any
-/// update. Returns whether nothing is said about it.
+/// Replaces the stored state by the state of the running server, which may still desire the same as
+/// the older copy with which it has started: outcomes of guarded updates are stored as well.
+/// Returns whether it desires something else; then the warning about the older copy is removed.
 fn write_update(folder: &Path, state: &Stored) -> io::Result<bool> {
     write_new(folder, state)?;
-    let is_older_copy = noted_older_copy(folder, state).is_some(); // Mostly nothing was noted.
+    let is_older_copy = noted_older_copy(folder, state).is_some();
     rename_new(folder)?;
     Ok(!is_older_copy)
 }
 
-/// Brings a state to the disk, beside those that are there.
+/// Writes a state to the disk, beside the earlier files.
 fn write_new(folder: &Path, state: &Stored) -> io::Result<()> {
     checked_file::write_new(&folder.join(NEW_FILE), &text(state)?)
 }
 
-/// Makes what [`write_new`] has written the newest state.
+/// Makes the file of [`write_new`] the newest state.
 fn rename_new(folder: &Path) -> io::Result<()> {
     for (from, to) in RENAMES {
         match fs::rename(folder.join(from), folder.join(to)) {
@@ -1361,7 +1397,7 @@ mod tests {
             .and_then(|since| since.checked_sub(STORE_SLOW));
         writer
             .send(WriterReport {
-                tried: 1,
+                attempted: 1,
                 ..WriterReport::default()
             })
             .unwrap();
@@ -1373,7 +1409,7 @@ mod tests {
             .and_then(|since| since.checked_sub(STORE_SLOW));
         writer
             .send(WriterReport {
-                tried: 1,
+                attempted: 1,
                 ..WriterReport::default()
             })
             .unwrap();

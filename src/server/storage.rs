@@ -1,15 +1,15 @@
-//! Whether and where the state is stored, and what users should know of that.
+//! The store of the state, if there is one, and the warnings about it.
 //!
 //! Thread: `server`; a plain value owned by [`super::ServerLoop`]. [`super::state_store`] writes.
 
 use super::state_store::{StateStore, Stored};
 
-/// The stored state, as the server sees it.
+/// The store of the state, and the warnings about it.
 #[derive(Default)]
 pub(crate) struct Storage {
-    /// There is none without a state folder, and during the start.
+    /// `None` without a state folder, and during the start.
     store: Option<StateStore>,
-    /// What happened at the start that users should know of, until something else is stored.
+    /// The warning of the start, until another state is stored.
     start_warning: Option<String>,
 }
 
@@ -19,7 +19,7 @@ impl Storage {
         self.store = Some(store);
     }
 
-    /// Sets what users should know of the start.
+    /// Sets the warning of the start.
     pub(crate) fn set_start_warning(&mut self, text: String) {
         self.start_warning = Some(text);
     }
@@ -29,7 +29,7 @@ impl Storage {
         self.store.is_some()
     }
 
-    /// Takes over what the writer has done meanwhile.
+    /// Takes over the progress of the writer.
     pub(crate) fn take_report(&mut self) {
         let Some(store) = &mut self.store else { return };
         store.take_report();
@@ -45,8 +45,7 @@ impl Storage {
         }
     }
 
-    /// Gives a state to the writer, and waits for it as long as a sound disk may take, and as the
-    /// server may.
+    /// Gives a state to the writer, and waits for it within bounds.
     pub(crate) fn store_and_wait(&mut self, state: Stored) {
         if let Some(store) = &mut self.store {
             store.store_and_wait(state);
@@ -62,7 +61,7 @@ impl Storage {
         }
     }
 
-    /// What users should know of the stored state; `None` while all is well.
+    /// The warning for users about the stored state; `None` while there is no problem.
     pub(crate) fn warning(&self) -> Option<String> {
         let unstored = self.store.as_ref().and_then(StateStore::warning);
         match (&self.start_warning, unstored) {

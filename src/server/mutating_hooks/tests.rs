@@ -18,8 +18,8 @@ const OUTPUT_MAX: usize = 8 * 1024 * 1024;
 impl MutatingHooks {
     /// Hooks whose outcomes a test gives.
     pub(crate) fn scripted() -> (Self, Receiver<WorkloadPlan>) {
-        let (hooks, plans, ..) = Self::without_thread().unwrap();
-        (hooks, plans)
+        let (hooks, ends) = Self::without_thread().unwrap();
+        (hooks, ends.plans)
     }
 }
 

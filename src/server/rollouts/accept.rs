@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Instant, SystemTime};
 
 /// The decision about a checked request.
-pub(crate) enum Decision {
+pub(crate) enum RequestDecision {
     /// It is not guarded: commit it.
     Plain(CheckedUpdate),
     /// It sets back all of the open updates that it joins: commit it, and end their staging.
@@ -81,8 +81,8 @@ impl Rollouts {
     /// Decides whether a checked request is committed or becomes an open update.
     ///
     /// # Errors
-    /// It makes the state too large, the same update was rolled back, too many are open, or it would
-    /// join an update with workloads that the requester must not write.
+    /// It makes the state too large, the same update was rolled back, too many are open, or it
+    /// would join an update with workloads that the requester must not write.
     pub(crate) fn accept(
         &mut self,
         checked: CheckedUpdate,
@@ -90,14 +90,14 @@ impl Rollouts {
         rights: &Rights,
         updates: &Updates,
         now: Instant,
-    ) -> Result<Decision, UpdateError> {
+    ) -> Result<RequestDecision, UpdateError> {
         let for_agents = updates.workloads().difference(&checked.revisions);
         if requester.workload.is_some() {
             self.check_size(&checked.change, &for_agents, updates)?;
         }
         let has_guard = self.has_guard(&for_agents);
         if self.open.is_empty() && !self.remembers_any() && !has_guard {
-            return Ok(Decision::Plain(checked));
+            return Ok(RequestDecision::Plain(checked));
         }
         // First, find the open updates that it joins, and their union.
         let request = self.change_set_of(&checked, updates);
@@ -131,18 +131,18 @@ impl Rollouts {
         }
         self.forget(forgotten);
         if !is_guarded {
-            return Ok(Decision::Plain(checked));
+            return Ok(RequestDecision::Plain(checked));
         }
         // Finally, replace the joined updates by this one.
         let mut open = self.take_places(&joined, change_set, requester, now);
         if open.record.change_set.is_empty() {
-            return Ok(Decision::Withdrawn(checked));
+            return Ok(RequestDecision::Withdrawn(checked));
         }
         for name in left.keys() {
             open.window.remove(name);
         }
         self.choose_agents(&mut open, now);
-        Ok(Decision::Opened(Box::new(OpenedUpdate {
+        Ok(RequestDecision::Opened(Box::new(OpenedUpdate {
             open,
             checked,
             left,
@@ -485,8 +485,8 @@ impl Rollouts {
         }
     }
 
-    /// Begins the health window of an update that has switched. Its members are the workloads of the
-    /// update and their dependents. A restarted member is evaluated by its next start.
+    /// Begins the health window of an update that has switched. Its members are the workloads of
+    /// the update and their dependents. A restarted member is evaluated by its next start.
     pub(crate) fn begin_window(&mut self, window: &Window, updates: &Updates, now: Instant) {
         let Some(mut open) = self.open.remove(&window.number) else {
             return;
@@ -522,8 +522,8 @@ impl Rollouts {
     }
 
     /// The member of the health window for a workload; `None` if that has no agent. `dependent` is
-    /// the consequence of a failure if the update does not affect the workload itself: such a member
-    /// begins with its present state.
+    /// the consequence of a failure if the update does not affect the workload itself: such a
+    /// member begins with its present state.
     pub(super) fn member(
         &self,
         name: &Name,
@@ -573,8 +573,8 @@ impl Rollouts {
         })
     }
 
-    /// Adds the instances of an update that is being staged to the response to its request. They are
-    /// not active yet: `difference` is the change of the request.
+    /// Adds the instances of an update that is being staged to the response to its request. They
+    /// are not active yet: `difference` is the change of the request.
     pub(crate) fn add_staged(
         &self,
         number: u64,

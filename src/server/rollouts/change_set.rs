@@ -256,9 +256,10 @@ impl ChangeSet {
     }
 
     /// Merges a later request. Of each workload and config the oldest earlier revision and the
-    /// newest one remain. One that the request sets back or deletes leaves the update, so a rollback
-    /// does not restore it. None leaves while the request has a workload with a condition: nothing
-    /// may be stopped before that is met. Returns the new revisions of workloads that have left.
+    /// newest one remain. One that the request sets back or deletes leaves the update, so a
+    /// rollback does not restore it. None leaves while the request has a workload with a condition:
+    /// nothing may be stopped before that is met. Returns the new revisions of workloads that have
+    /// left.
     pub(crate) fn merge(&mut self, request: Self) -> BTreeMap<Name, Revision> {
         let mut left = BTreeMap::new();
         let has_condition = self.keeps_condition(&request);
@@ -335,8 +336,8 @@ impl ChangeSet {
         ]))
     }
 
-    /// The part of the desired state from before the update. It lacks the workloads and configs that
-    /// the update has added.
+    /// The part of the desired state from before the update. It lacks the workloads and configs
+    /// that the update has added.
     pub(crate) fn before_node(&self) -> Node {
         let mut workloads = Entries::default();
         for (name, affected) in &self.workloads {

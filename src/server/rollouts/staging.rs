@@ -160,8 +160,8 @@ impl OpenUpdate {
         }
     }
 
-    /// Takes over how far an agent is with an instance. Returns whether the instance belongs to this
-    /// update.
+    /// Takes over how far an agent is with an instance. Returns whether the instance belongs to
+    /// this update.
     fn report(&mut self, report: &PreparedInstance) -> bool {
         let workloads = &mut self.record.change_set.workloads;
         let Some(affected) = workloads.get_mut(&report.instance.workload) else {
@@ -209,8 +209,8 @@ impl OpenUpdate {
         self.awaited(away, now).next().is_none()
     }
 
-    /// The instances that the update waits for: those that are not ready, and those whose agents
-    /// are `away` and not given up.
+    /// The instances that the update waits for: instances that are not ready, and instances of
+    /// agents that are `away` and not given up.
     pub(crate) fn awaited<'o>(
         &'o self,
         away: &'o BTreeMap<Name, Instant>,
@@ -461,8 +461,8 @@ impl Rollouts {
 
     // ---------------------------------------------------------------- shown texts
 
-    /// Returns the shown texts of all staged instances. `None` if they were shown shortly before and
-    /// only reports have changed them (`is_due` is false): then they are shown later.
+    /// Returns the shown texts of all staged instances. `None` if they were shown shortly before
+    /// and only reports have changed them (`is_due` is false): then they are shown later.
     pub(crate) fn take_infos(
         &mut self,
         is_due: bool,

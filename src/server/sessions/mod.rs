@@ -4,8 +4,8 @@
 //! Only this part has outboxes ([`sending`]). A stream that does not take a message is noted as
 //! failed, and the loop closes it when the event is done.
 //!
-//! Thread: `server`; a plain value owned by [`crate::ServerLoop`]. Sees no other part: what it
-//! needs of them is passed in.
+//! Thread: `server`; a plain value owned by [`crate::ServerLoop`]. Sees no other part: values of
+//! other parts are passed in.
 
 mod requester;
 mod rights;
@@ -16,7 +16,7 @@ pub(crate) mod tests;
 pub(crate) use requester::{RequestKey, Requester, TokenBuckets};
 pub(crate) use rights::{Denied, Rights};
 
-use crate::subscriptions::{ChangedPaths, LogAvailability};
+use crate::subscriptions::{AgentAvailability, ChangedPaths};
 use crate::updates::{Tags, Workloads};
 use ankaios_model::complete_state::AgentAttributes;
 use ankaios_model::execution_state::WorkloadState;
@@ -67,11 +67,11 @@ pub struct ConnectedAgent {
     pub(crate) connected_at: SystemTime,
     /// When its certificate expires, in seconds since 1970; `None` without TLS.
     pub(crate) certificate_expires: Option<u64>,
-    /// What its program does beyond what every agent does.
+    /// Abilities of its program that not every agent has.
     pub(crate) capabilities: AgentCapabilities,
 }
 
-/// What a new connection of an agent leads to.
+/// The consequence of a new connection of an agent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// It is refused, since too much waits for others.
@@ -104,7 +104,7 @@ impl Sessions {
         self.sessions.insert(id, PeerSession { peer, outbox });
     }
 
-    /// Returns what a new connection of an agent leads to.
+    /// Returns the consequence of a new connection of an agent.
     pub(crate) fn arrival(&self, id: PeerId, agent: &str, outbox: &Outbox) -> Arrival {
         if !outbox.has_room_for_agent() {
             return Arrival::NoCapacity;
@@ -217,7 +217,8 @@ impl Sessions {
         &self.rights
     }
 
-    /// The effective workloads have changed: takes the rules of those that were added.
+    /// Follows a change of the effective workloads: takes the rules of added ones, and forgets
+    /// those of deleted ones unless they still apply.
     pub(crate) fn replaced(
         &mut self,
         added: &[AddedWorkload],
@@ -232,8 +233,8 @@ impl Sessions {
         }
     }
 
-    /// An instance is not effective any more, or has no state any more: forgets the rules of its
-    /// workload, unless these still apply.
+    /// Forgets the rules of the workload of an instance that is not effective any more, or has no
+    /// state any more, unless the rules still apply.
     pub(crate) fn end_rights(&mut self, ended: &InstanceName, workloads: &Workloads) {
         let InstanceName {
             workload, agent, ..
@@ -262,7 +263,7 @@ impl Sessions {
         &self.agents
     }
 
-    /// Who sent a request.
+    /// The requester of a request.
     pub(crate) fn requester(&self, key: &RequestKey) -> Requester {
         let Some(peer) = self.peer(key.peer) else {
             return Requester {
@@ -296,15 +297,15 @@ impl Sessions {
     }
 
     /// Whether an agent can be sent a request for logs.
-    pub(crate) fn log_availability(&self, agent: &Name) -> LogAvailability {
+    pub(crate) fn log_availability(&self, agent: &Name) -> AgentAvailability {
         let stream = self.of_agent(agent);
         let Some(session) = stream.and_then(|peer| self.sessions.get(&peer)) else {
-            return LogAvailability::NotConnected;
+            return AgentAvailability::NotConnected;
         };
         if session.outbox.is_half_empty() {
-            LogAvailability::Ready
+            AgentAvailability::Ready
         } else {
-            LogAvailability::Busy
+            AgentAvailability::Busy
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Who sends a request: a stream and, where the stream is that of an agent, one of its workloads.
+//! Requesters: a stream and, if the stream is that of an agent, one of its workloads.
 //!
 //! Thread: `server`; plain values.
 
@@ -37,8 +37,8 @@ impl RequestKey {
     }
 }
 
-/// Who sends requests. Responses to one requester keep their order, and what one requester uses is
-/// counted together.
+/// The sender of requests. Responses to one requester keep their order, and all requests of one
+/// requester count together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Requester {
     /// Whether it sends them on the stream of an agent.

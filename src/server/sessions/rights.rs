@@ -1,8 +1,8 @@
 //! The rights of workloads to send requests through their agents.
 //!
 //! An agent has compared the requests of its workloads with their rules. The server does so again,
-//! with the rules that it sent to the agent, so that a compromised agent has no more rights than
-//! its workloads have anyway.
+//! with the rules that it sent to the agent, so that a compromised agent only has the rights of its
+//! workloads.
 //!
 //! Thread: `server`; a plain value owned by [`super::Sessions`].
 
@@ -13,7 +13,8 @@ use ankaios_model::messages::{AddedWorkload, RequestContent, UpdateState};
 use ankaios_model::names::{InstanceName, Name, excerpt};
 use std::collections::BTreeMap;
 
-/// Why a request on the stream of an agent is denied. The texts begin as those of agents do.
+/// The reason why a request on the stream of an agent is denied. The texts begin as those of
+/// agents.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Access denied: {0}")]
 pub(crate) struct Denied(String);

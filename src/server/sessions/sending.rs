@@ -31,11 +31,13 @@ impl ResponseCapacity<'_> {
             return true;
         };
         let by_source = &mut self.unsent_by_source;
-        let unsent_of_source = || {
-            let by_source = by_source.get_or_insert_with(|| sessions.unsent_by_source());
-            by_source.get(&peer.source).copied().unwrap_or_default()
-        };
-        outbox.has_room_for_response(unsent_of_source, self.waker)
+        outbox.has_room_for_response(
+            || {
+                let by_source = by_source.get_or_insert_with(|| sessions.unsent_by_source());
+                by_source.get(&peer.source).copied().unwrap_or_default()
+            },
+            self.waker,
+        )
     }
 }
 
@@ -101,7 +103,7 @@ impl Sessions {
     // -------------------------------------------------------------- responses
 
     /// Sends a response. The id on the stream of an agent names the workload, and the agent removes
-    /// that part. A request without an id has no response: nobody could assign it.
+    /// that part. A request without an id has no response, since no client could assign it.
     pub(crate) fn respond(&mut self, key: &RequestKey, content: ResponseContent) {
         if !key.id.is_empty() {
             self.send(key.peer, response(key, content));

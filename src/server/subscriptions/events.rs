@@ -2,8 +2,8 @@
 //! match.
 //!
 //! Thread: `server`; plain values, and part of [`Subscriptions`]. Differences are computed only for
-//! entries that changed, and each event once for all subscriptions with the same masks. The CPU time
-//! of events is measured, and a requester that takes too much of it loses its subscription.
+//! entries that changed, and each event once for all subscriptions with the same masks. The CPU
+//! time of events is measured, and a requester that takes too much of it loses its subscription.
 
 use super::{Subscription, SubscriptionContent, SubscriptionKind, Subscriptions};
 use crate::effects::{Effect, Effects};
@@ -38,7 +38,8 @@ pub(crate) type Path = Vec<String>;
 const PARTS_MAX: usize = 250_000;
 /// CPU time for the events of one change and one requester, beside [`COST_OF_CHANGE`].
 const COST_FREE: Duration = Duration::from_millis(100);
-/// CPU time for the events of one change and one requester, as a multiple of the time of the change.
+/// CPU time for the events of one change and one requester, as a multiple of the time of the
+/// change.
 const COST_OF_CHANGE: u32 = 3;
 /// CPU time for all events of one change, as a multiple of that of one requester. Half of it is
 /// shared evenly, so that requesters that need little get that; the other half is used by the
@@ -400,8 +401,9 @@ impl ChangedPaths {
     }
 }
 
-/// Finds the paths of an event for a change of the `node` at `path`: the path itself, if a mask ends
-/// there or above it, and paths below it where other masks end. Without masks it is the path itself.
+/// Finds the paths of an event for a change of the `node` at `path`: the path itself, if a mask
+/// ends there or above it, and paths below it where other masks end. Without masks it is the path
+/// itself.
 fn find(
     node: &Node,
     masks: Option<&MaskTree>,
@@ -589,8 +591,8 @@ struct Publication<'p> {
 }
 
 impl Publication<'_> {
-    /// Notifies subscribers with the same masks. The event is built once, on the budget of the first
-    /// subscriber that has enough left for it.
+    /// Notifies subscribers with the same masks. The event is built once, on the budget of the
+    /// first subscriber that has enough left for it.
     fn notify(&mut self, group: Vec<EventSubscriber>, effects: &mut Effects) {
         let mut event: Option<Arc<Encoded>> = None;
         for subscriber in group {

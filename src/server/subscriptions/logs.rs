@@ -14,14 +14,14 @@ use std::collections::BTreeMap;
 
 /// Whether an agent can be sent a request for logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LogAvailability {
+pub(crate) enum AgentAvailability {
     Ready,
     /// Its outbox is half full: requests of others must not cost it its connection.
     Busy,
     NotConnected,
 }
 
-impl LogAvailability {
+impl AgentAvailability {
     /// The reason why there are no lines of instances on `agent`.
     fn reason(self, agent: &Name) -> String {
         if agent.is_empty() {
@@ -48,7 +48,7 @@ impl Subscriptions {
         requester: &Requester,
         owner: Option<InstanceName>,
         request: LogsRequest,
-        availability: impl Fn(&Name) -> LogAvailability,
+        availability: impl Fn(&Name) -> AgentAvailability,
         effects: &mut Effects,
     ) {
         let mut by_agent: BTreeMap<&Name, Vec<InstanceName>> = BTreeMap::new();
@@ -62,7 +62,7 @@ impl Subscriptions {
         let mut unavailable = Vec::new();
         for (agent, instances) in by_agent {
             match availability(agent) {
-                LogAvailability::Ready => ready.push((agent.clone(), instances)),
+                AgentAvailability::Ready => ready.push((agent.clone(), instances)),
                 other => unavailable.push((other.reason(agent), instances)),
             }
         }

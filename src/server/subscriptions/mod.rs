@@ -1,6 +1,6 @@
 //! Open subscriptions: events, logs, usage. Each of events and logs ends when its client cancels it
-//! or disconnects; a usage read ends with its response. Each kind has bounds, of a workload and of a
-//! stream: an agent could send requests in the names of any of its workloads.
+//! or disconnects; a usage read ends with its response. Each kind has bounds, of a workload and of
+//! a stream: an agent could send requests in the names of any of its workloads.
 //!
 //! [`events`] notifies of changes, [`logs`] collects log lines, [`usage`] waits for samples.
 //!
@@ -12,7 +12,7 @@ mod logs;
 mod usage;
 
 pub(crate) use events::{ChangedPaths, CpuTime};
-pub(crate) use logs::LogAvailability;
+pub(crate) use logs::AgentAvailability;
 pub(crate) use usage::USAGE;
 
 use crate::effects::Effects;
@@ -330,8 +330,8 @@ impl Subscriptions {
         self.end_usage_of_agent(name);
     }
 
-    /// Follows a change of the effective workloads: ends event subscriptions that workloads must not
-    /// have any more, and the log collections of deleted workloads.
+    /// Follows a change of the effective workloads: ends event subscriptions that workloads must
+    /// not have any more, and the log collections of deleted workloads.
     pub(crate) fn replaced(
         &mut self,
         added: &[AddedWorkload],
@@ -487,9 +487,9 @@ mod tests {
         };
         let availability = |agent: &Name| {
             if **agent == *"A" {
-                LogAvailability::Ready
+                AgentAvailability::Ready
             } else {
-                LogAvailability::NotConnected
+                AgentAvailability::NotConnected
             }
         };
         let effects = effects_of(|effects| {

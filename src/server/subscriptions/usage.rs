@@ -1,5 +1,5 @@
-//! Usage reads: the agents are sent a request for the resource usage of workloads and nodes, and the
-//! response to the read waits for their samples.
+//! Usage reads: the agents are sent a request for the resource usage of workloads and nodes, and
+//! the response to the read waits for their samples.
 //!
 //! A read waits at most [`USAGE_WAIT_MAX`] for the agents, and then, as every read, until its
 //! response would be sent soon. Each agent has at most one open request; a further read that needs
@@ -148,8 +148,8 @@ impl Subscriptions {
         }
     }
 
-    /// Takes over a sample of an agent for the reads that wait for it. `has_state` returns whether an
-    /// instance is known.
+    /// Takes over a sample of an agent for the reads that wait for it. `has_state` returns whether
+    /// an instance is known.
     pub(crate) fn usage_reported(
         &mut self,
         name: &Name,

@@ -130,8 +130,8 @@ fn check_agent_tags(agent_tags: &BTreeMap<Name, Tags>) -> Result<(), UpdateError
     Ok(())
 }
 
-/// Checks the mount points of files. Only updates are checked: a workload that an earlier server has
-/// accepted stays unchanged at a start, and its agent reports the fault.
+/// Checks the mount points of files. Only updates are checked: a workload that an earlier server
+/// has accepted stays unchanged at a start, and its agent reports the fault.
 fn check_files(change: &DesiredChange) -> Result<(), UpdateError> {
     for (name, workload) in &change.workloads {
         if let Some(workload) = workload
@@ -418,8 +418,8 @@ impl Workloads {
         revision.effective = effective;
     }
 
-    /// Renders the workloads that `change` names, and the users of the configs that it names; `None`
-    /// for a deleted one. At a start, workloads that need more than their share come last.
+    /// Renders the workloads that `change` names, and the users of the configs that it names;
+    /// `None` for a deleted one. At a start, workloads that need more than their share come last.
     pub(crate) fn rendered(
         &self,
         change: &DesiredChange,

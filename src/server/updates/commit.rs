@@ -153,8 +153,8 @@ impl Updates {
         StateSizes { before, after }
     }
 
-    /// Updates the users of configs after the desired state has changed. `before` is the change that
-    /// leads back.
+    /// Updates the users of configs after the desired state has changed. `before` is the change
+    /// that leads back.
     fn update_config_users(&mut self, before: &DesiredChange) {
         let workloads = &mut self.workloads;
         for (name, old) in &before.workloads {
@@ -335,8 +335,8 @@ impl Updates {
         }
         for stopped in ended {
             // Without a state it has stopped already, and its end would never be reported. One that
-            // continues in another revision has a state, and may run: the last report may be the end
-            // of a still earlier revision.
+            // continues in another revision has a state, and may run: the last report may be the
+            // end of a still earlier revision.
             if self.workloads.states.get(&stopped.instance).is_some() {
                 self.deletes.note_stopping(stopped);
             } else {
@@ -373,8 +373,8 @@ impl Updates {
     /// deletes for agents.
     ///
     /// An instance was not sent if it has no agent, or if its agent is disconnected and never
-    /// reported a state. Too many instances of an agent that reports no ends are removed as well. An
-    /// instance that continues in another revision keeps its state.
+    /// reported a state. Too many instances of an agent that reports no ends are removed as well.
+    /// An instance that continues in another revision keeps its state.
     fn remove_unsent(&mut self, deleted: Vec<DeletedWorkload>, effects: &mut Effects) -> ForAgents {
         let mut for_agents = ForAgents::default();
         for entry in deleted {

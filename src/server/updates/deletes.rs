@@ -100,8 +100,8 @@ impl Deletes {
         self.sent.remove(instance);
     }
 
-    /// Forgets the deletes that an agent was sent before it connected again. They may not have
-    /// arrived; it will report the instances that wait.
+    /// Forgets the deletes that an agent was sent before it connected again. Some may be lost; it
+    /// will report the instances that wait.
     pub(crate) fn forget_agent(&mut self, agent: &str) {
         let mut of_agent = Vec::new();
         for sent in self.sent.names.keys() {
@@ -128,9 +128,9 @@ impl Deletes {
     /// The deletes of these instances with their conditions: each waits for the workloads that need
     /// it running.
     ///
-    /// These are effective ones, as they were before the update, and stopping ones that still have a
-    /// state. Of a stopped workload that exists again only the present revision applies: a condition
-    /// would name the new instance, which may never end.
+    /// These are effective ones, as they were before the update, and stopping ones that still have
+    /// a state. Of a stopped workload that exists again only the present revision applies: a
+    /// condition would name the new instance, which may never end.
     pub(crate) fn with_conditions(
         &mut self,
         deleted: Vec<InstanceName>,
@@ -169,9 +169,10 @@ impl Deletes {
         }
     }
 
-    /// Sends deletes again that have to wait for less after the states of the instances in `changed`
-    /// were reported: deletes that wait, as their agents report, for a workload that exists in a
-    /// revision which does not need them, or that waits for them in turn on another agent.
+    /// Sends deletes again that have to wait for less after the states of the instances in
+    /// `changed` were reported: deletes that wait, as their agents report, for a workload that
+    /// exists in a revision which does not need them, or that waits for them in turn on another
+    /// agent.
     pub(crate) fn relieve<'n>(
         &mut self,
         changed: impl Iterator<Item = &'n InstanceName>,

@@ -1,5 +1,5 @@
-//! The desired change of an update: its masks are applied to the parts of the state that they reach,
-//! and the result is read strictly.
+//! The desired change of an update: its masks are applied to the parts of the state that they
+//! reach, and the result is read strictly.
 //!
 //! Thread: `server`; plain functions. Nothing is changed here, so a refused update leaves no trace.
 

@@ -2,8 +2,8 @@
 //! hooks, modes, restarts, stops and deletes.
 //!
 //! An update passes [`desired_change`], which applies its masks, [`checks`], which checks and
-//! renders it, hooks if there are some, and [`commit`], which makes it the desired state. [`reports`]
-//! takes the states that agents report. [`Workloads`] is the state itself.
+//! renders it, hooks if there are some, and [`commit`], which makes it the desired state.
+//! [`reports`] takes the states that agents report. [`Workloads`] is the state itself.
 //!
 //! Thread: `server`; a plain value owned by [`crate::ServerLoop`]. It changes its own fields only;
 //! the consequences for peers, subscribers, guarded updates and the disk are

@@ -214,7 +214,7 @@ impl Updates {
 
     // ---------------------------------------------------------- staged instances
 
-    /// Shows how far staged instances are, and the real states of those that are not staged any
+    /// Shows how far staged instances are, and the real states of instances that are not staged any
     /// more. Agents do not receive these states.
     pub(crate) fn show_staged(
         &mut self,

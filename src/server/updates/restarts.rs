@@ -116,8 +116,9 @@ impl Updates {
         names
     }
 
-    /// Completes the begin of the newest restart, after its workloads have left the effective state.
-    /// It waits for the ends of their instances, and of instances whose deletes wait for these.
+    /// Completes the begin of the newest restart, after its workloads have left the effective
+    /// state. It waits for the ends of their instances, and of instances whose deletes wait for
+    /// these.
     pub(super) fn restart_begun(&mut self, names: &BTreeSet<Name>) {
         if names.is_empty() {
             return;
@@ -137,8 +138,8 @@ impl Updates {
         log::info!("Restarting {}.", names.join(", "));
     }
 
-    /// Returns whether the delete of an instance waits for one of `names`, and for no other workload
-    /// with an agent: such a delete may wait without end.
+    /// Returns whether the delete of an instance waits for one of `names`, and for no other
+    /// workload with an agent: such a delete may wait without end.
     fn waits_only_for(&self, instance: &InstanceName, names: &BTreeSet<Name>) -> bool {
         let mut waits_for_one = false;
         for name in self.deletes.conditions(instance) {
@@ -204,8 +205,8 @@ impl Updates {
         self.has_started(&added.instance) && matches!(state.phase.state(), "Pending" | "Running")
     }
 
-    /// Brings back the workloads of restarts that wait for no end any more, and adds late dependents
-    /// to restarts. Returns whether there were some.
+    /// Brings back the workloads of restarts that wait for no end any more, and adds late
+    /// dependents to restarts. Returns whether there were some.
     pub(crate) fn settle_restarts(
         &mut self,
         rollouts: &Rollouts,
@@ -223,7 +224,8 @@ impl Updates {
         // Then, restarts that are over.
         let mut over = BTreeSet::new();
         for mut restart in std::mem::take(&mut self.workloads.restarts) {
-            // Only the last instance is examined, since there may be many and each event comes here.
+            // Only the last instance is examined, since there may be many and each event comes
+            // here.
             while let Some(last) = restart.stopping.last()
                 && !self.is_ending(last)
             {

@@ -1,7 +1,7 @@
 //! Stopped workloads: a client has taken them out of the effective state, until a client starts
-//! them again. The desired state stays as it is, and updates of them change what will start.
+//! them again. They stay in the desired state, and updates of them apply to their next start.
 //!
-//! Thread: `server`; part of [`Updates`]. Without a stopped workload there is nothing to look at.
+//! Thread: `server`; part of [`Updates`]. Costs nothing without a stopped workload.
 
 use super::Updates;
 use super::commit::AcceptedUpdate;
@@ -20,8 +20,8 @@ use std::time::Instant;
 const NAMES_IN_WARNING: usize = 10;
 
 impl Updates {
-    /// Checks a request. Returns the workloads that are stopped after it. A name that it both starts
-    /// and stops is stopped.
+    /// Checks a request. Returns the workloads that are stopped after it. A name that it both
+    /// starts and stops is stopped.
     ///
     /// # Errors
     /// Why one of them cannot be stopped or started.
@@ -60,8 +60,8 @@ impl Updates {
         }
     }
 
-    /// Checks that nothing keeps the workloads that will be `stopped` from ending: what needs one of
-    /// them running has to end first, so it has to be stopped as well.
+    /// Checks that no active dependent of the workloads that will be `stopped` is left: it has to
+    /// end first, so it has to be stopped as well.
     fn check_dependents(&self, stopped: &BTreeSet<Name>) -> Result<(), UpdateError> {
         let mut new: Vec<Name> = Vec::new();
         for name in stopped.difference(&self.workloads.stopped) {
@@ -122,13 +122,15 @@ impl Updates {
         workloads.keep_placed();
         workloads.stopped = stopped;
         effects.push(Effect::Store);
-        let (difference, changes) = (EffectiveDiff::default(), ChangedPaths::default());
+        let difference = EffectiveDiff::default();
+        let changes = ChangedPaths::default();
         let accepted = self.make_effective(difference, &changed, changes, now, effects);
         self.workloads.drop_placed();
         accepted
     }
 
-    /// Takes over the workloads that an earlier server had stopped. Call it before the first update.
+    /// Takes over the workloads that an earlier server had stopped. Call it before the first
+    /// update.
     pub(crate) fn restore_stopped(&mut self, stopped: BTreeSet<Name>) {
         if stopped.is_empty() {
             return;
@@ -137,8 +139,8 @@ impl Updates {
         self.workloads.stopped = stopped;
     }
 
-    /// Forgets stopped workloads that do not exist any more: one that is created again runs. An open
-    /// update that has deleted one may restore it.
+    /// Forgets stopped workloads that do not exist any more: one that is created again runs. An
+    /// open update that has deleted one may restore it.
     pub(crate) fn forget_stopped(&mut self, rollouts: &Rollouts) {
         if self.workloads.stopped.is_empty() {
             return;
@@ -152,27 +154,21 @@ impl Updates {
         self.workloads.drop_placed();
     }
 
-    /// The warning that workloads are stopped, with what ends that, for users.
+    /// The warning for users that workloads are stopped, with the command that starts them; `None`
+    /// if none is stopped.
     pub(crate) fn stop_warning(&self, is_stored: bool) -> Option<String> {
         let names: Vec<&str> = self.workloads.stopped.iter().map(|name| &**name).collect();
         let (first, rest) = names.split_at(names.len().min(NAMES_IN_WARNING));
         let listed = first.join("', '");
-        let (what, way) = match (first, rest.len()) {
-            ([], _) => return None,
-            ([name], _) => (
-                format!("workload '{name}' is stopped"),
-                format!("ank start {name}"),
-            ),
-            (_, 0) => (
-                format!("workloads '{listed}' are stopped"),
-                format!("ank start {}", first.join(" ")),
-            ),
-            (_, more) => (
-                format!("workloads '{listed}' and {more} more are stopped"),
-                "ank start NAME".to_owned(),
-            ),
+        let arguments = first.join(" ");
+        let mut text = match (first.len(), rest.len()) {
+            (0, _) => return None,
+            (1, _) => format!("workload '{listed}' is stopped until 'ank start {arguments}'"),
+            (_, 0) => format!("workloads '{listed}' are stopped until 'ank start {arguments}'"),
+            (_, more) => {
+                format!("workloads '{listed}' and {more} more are stopped until 'ank start NAME'")
+            }
         };
-        let mut text = format!("{what} until '{way}'");
         if !is_stored {
             text.push_str(" or a restart of the server, which has no 'state_dir'");
         }

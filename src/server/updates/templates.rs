@@ -72,13 +72,13 @@ const TOO_MANY_STEPS: &str = "the templates of this update or start take too man
 pub(crate) struct Templates {
     engine: Handlebars<'static>,
     /// Shared with the helper that counts steps.
-    steps: Arc<Steps>,
+    steps: Arc<TemplateSteps>,
     /// Bytes that templates may still render.
     output_left: Cell<usize>,
 }
 
 /// The helper by which compiled templates count their steps, see [`COUNT_STEPS`].
-struct StepCounter(Arc<Steps>);
+struct StepCounter(Arc<TemplateSteps>);
 
 impl HelperDef for StepCounter {
     fn call<'r: 'h, 'h>(
@@ -107,7 +107,7 @@ impl Default for Templates {
         engine
             .register_partial(INDENT.0, INDENT.1)
             .expect("the one partial is a valid template");
-        let steps = Arc::new(Steps {
+        let steps = Arc::new(TemplateSteps {
             left: AtomicUsize::new(TEMPLATE_STEPS_MAX),
             are_used_up: AtomicBool::new(false),
         });
@@ -122,13 +122,13 @@ impl Default for Templates {
 
 /// The steps that the templates of an update may still take. Only the thread `server` counts them;
 /// they are atomic because the engine requires helpers that several threads could call.
-struct Steps {
+struct TemplateSteps {
     left: AtomicUsize,
     /// Whether a field needed more than were left. The engine reports that only in its own words.
     are_used_up: AtomicBool,
 }
 
-impl Steps {
+impl TemplateSteps {
     fn set(&self, steps: usize) {
         self.left.store(steps, Ordering::Relaxed);
         self.are_used_up.store(false, Ordering::Relaxed);
@@ -150,8 +150,8 @@ impl Steps {
     }
 }
 
-/// The steps for a start. Each workload may take its share first, and the rest is for workloads that
-/// need more, so that no workload takes the steps of others.
+/// The steps for a start. Each workload may take its share first, and the rest is for workloads
+/// that need more, so that no workload takes the steps of others.
 pub(crate) struct StartBudget {
     steps_left: usize,
     share: usize,
@@ -196,9 +196,9 @@ impl Templates {
         rendered
     }
 
-    /// The rendered workload: templates in agent, runtime configuration and files are filled in, and
-    /// its references to configs are removed. A workload without such references is not a template,
-    /// and is shared.
+    /// The rendered workload: templates in agent, runtime configuration and files are filled in,
+    /// and its references to configs are removed. A workload without such references is not a
+    /// template, and is shared.
     ///
     /// # Errors
     /// [`RenderError`] of the first field that cannot be rendered, or of a missing config, even if
@@ -406,7 +406,7 @@ struct BoundedOutput<'l> {
     /// Written bytes that have not cost a step yet.
     uncounted: usize,
     output_left: &'l Cell<usize>,
-    steps: &'l Steps,
+    steps: &'l TemplateSteps,
 }
 
 impl io::Write for BoundedOutput<'_> {
@@ -440,9 +440,9 @@ impl io::Write for BoundedOutput<'_> {
 
 /// Upper bound of the depth to which the engine recurses for this template.
 ///
-/// Tags are found by their opening braces alone. The text up to the next tag counts as a part of the
-/// tag, so that strings and comments need not be understood. An alternative of a block counts as a
-/// further block in it.
+/// Tags are found by their opening braces alone. The text up to the next tag counts as a part of
+/// the tag, so that strings and comments need not be understood. An alternative of a block counts
+/// as a further block in it.
 fn depth(template: &str) -> usize {
     // The levels of each open block: itself and its alternatives.
     let mut blocks: Vec<usize> = Vec::new();

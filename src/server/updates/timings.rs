@@ -1,8 +1,8 @@
 //! The times at which each instance was accepted, waited, started and ran, so that users find the
 //! slow part of a start.
 //!
-//! Thread: `server`; a plain value owned by [`super::Updates`]. A report costs one look-up in a map.
-//! An instance has times while it has a state or is wanted.
+//! Thread: `server`; a plain value owned by [`super::Updates`]. A report costs one look-up in a
+//! map. An instance has times while it has a state or is wanted.
 
 use crate::state_view::{present, present_entries, put_instance};
 use ankaios_model::execution_state::{ExecutionState, Phase};
@@ -28,17 +28,17 @@ pub(crate) struct Timings {
 }
 
 /// Milliseconds since the start of the server plus one, so that an absent time takes no memory.
-type Moment = NonZeroU64;
+type StartMoment = NonZeroU64;
 
 /// The times of the latest start of one instance. Each is the first of its kind.
 #[derive(Debug, Default)]
 struct StartTimes {
-    desired: Option<Moment>,
-    waiting: Option<Moment>,
-    starting: Option<Moment>,
-    started: Option<Moment>,
-    running: Option<Moment>,
-    ended: Option<Moment>,
+    desired: Option<StartMoment>,
+    waiting: Option<StartMoment>,
+    starting: Option<StartMoment>,
+    started: Option<StartMoment>,
+    running: Option<StartMoment>,
+    ended: Option<StartMoment>,
     starts: u32,
     prepared: Option<PrepareLevel>,
 }
@@ -65,7 +65,7 @@ impl Timings {
         self.instances.insert(instance.clone(), times);
     }
 
-    /// Notes a reported state of an instance, which may not be wanted.
+    /// Notes a reported state of a wanted or unwanted instance.
     // [impl->swdd~server-keeps-start-times~1]
     pub(crate) fn report(
         &mut self,
@@ -94,8 +94,8 @@ impl Timings {
         self.instances.remove(instance);
     }
 
-    fn moment(&self, now: Instant) -> Moment {
-        Moment::MIN.saturating_add(milliseconds(now.saturating_duration_since(self.start)))
+    fn moment(&self, now: Instant) -> StartMoment {
+        StartMoment::MIN.saturating_add(milliseconds(now.saturating_duration_since(self.start)))
     }
 
     /// The part of the state with times that masks select; `None` if they select nothing.
@@ -135,7 +135,7 @@ fn milliseconds(duration: Duration) -> u64 {
 }
 
 impl StartTimes {
-    fn report(&mut self, state: &ExecutionState, now: Moment) {
+    fn report(&mut self, state: &ExecutionState, now: StartMoment) {
         let phase = state.phase;
         let is_begin = match phase {
             Phase::PendingInitial | Phase::PendingWaitingToStart | Phase::PendingStarting => true,

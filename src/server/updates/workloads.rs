@@ -23,11 +23,11 @@ pub(crate) const UNWANTED_INFO_MAX: usize = 256;
 /// Instances of one agent that were never wanted, as long as it is connected. More can only be a
 /// mistake or an attack.
 pub(crate) const NEVER_WANTED: usize = 1_000;
-/// Never wanted instances of one workload on one agent: containers of a few earlier revisions may be
-/// left. Each is compared with all known deletes.
+/// Never wanted instances of one workload on one agent: containers of a few earlier revisions may
+/// be left. Each is compared with all known deletes.
 pub(crate) const NEVER_WANTED_OF_WORKLOAD: usize = 16;
-/// Never wanted instances of all agents, in bytes of their names and the longest infos, so there are
-/// at most 4,000: every client that reads the state gets them, and programs of other
+/// Never wanted instances of all agents, in bytes of their names and the longest infos, so there
+/// are at most 4,000: every client that reads the state gets them, and programs of other
 /// implementations take 4 MiB.
 const NEVER_WANTED_BYTES: usize = 4 * NEVER_WANTED * UNWANTED_INFO_MAX;
 /// Longest name of a never wanted instance, in bytes of memory; no manifest can have a longer one.
@@ -239,8 +239,8 @@ impl Workloads {
         }
     }
 
-    /// The placed workload `added` as it is effective in the present mode unless it is stopped, once
-    /// it is not restarted.
+    /// The placed workload `added` as it is effective in the present mode unless it is stopped,
+    /// once it is not restarted.
     // [impl->swdd~server-modes-outside-is-not-scheduled~1]
     pub(crate) fn seen(&self, added: &AddedWorkload) -> AddedWorkload {
         let is_stopped = self.stopped.contains(&added.instance.workload);
@@ -452,7 +452,8 @@ struct CountedInstances {
 }
 
 impl CountedInstances {
-    /// Adds an instance, unless there are `most` of the same workload. Returns whether it was added.
+    /// Adds an instance, unless there are `most` of the same workload. Returns whether it was
+    /// added.
     fn add(&mut self, instance: &InstanceName, bytes: usize, most: usize) -> bool {
         let of_workload = of_workload(&self.all, &instance.workload);
         if of_workload.take(most).count() == most {

@@ -3,7 +3,7 @@
 use super::{ROLLBACK, config, instance};
 use crate::effects::{Effect, Effects};
 use crate::rollouts::Rollouts;
-use crate::rollouts::accept::{Decision, OpenedUpdate};
+use crate::rollouts::accept::{OpenedUpdate, RequestDecision};
 use crate::rollouts::outcome::{RolloutStep, Undo};
 use crate::sessions::{Requester, Rights};
 use crate::subscriptions::ChangedPaths;
@@ -75,7 +75,7 @@ impl Parts {
             .commit(checked, ChangedPaths::default(), self.now, &mut effects);
     }
 
-    fn decide(&mut self, checked: CheckedUpdate) -> Decision {
+    fn decide(&mut self, checked: CheckedUpdate) -> RequestDecision {
         let requester = Requester {
             is_agent: false,
             source: "cli".into(),
@@ -91,7 +91,7 @@ impl Parts {
     fn opened(&mut self, image: &str) -> OpenedUpdate {
         let checked = self.checked(image, ROLLBACK);
         match self.decide(checked) {
-            Decision::Opened(opened) => *opened,
+            RequestDecision::Opened(opened) => *opened,
             _ => panic!("it is not guarded"),
         }
     }
@@ -101,7 +101,7 @@ impl Parts {
 fn request_without_a_block_is_not_guarded() {
     let mut parts = Parts::new(true);
     let checked = parts.checked("2", "");
-    assert!(matches!(parts.decide(checked), Decision::Plain(_)));
+    assert!(matches!(parts.decide(checked), RequestDecision::Plain(_)));
 }
 
 #[test]

@@ -80,7 +80,8 @@ fn of_tag(rest: &str, place: usize, last_comment: usize) -> usize {
     } else {
         1
     };
-    // The engine first searches the end of a name in brackets up to the last bracket of the template.
+    // The engine first searches the end of a name in brackets up to the last bracket of the
+    // template.
     let name = sign.trim_start_matches(['#', '>', ' ', '\t', '\r', '\n']);
     let searched = if sign.contains('>') && name.starts_with('[') {
         rest.len()
@@ -114,7 +115,7 @@ fn end_of_tag(text: &str) -> usize {
 
 /// The blocks around an element.
 #[derive(Clone, Copy)]
-struct Place {
+struct ElementPlace {
     /// Number of blocks. The engine follows the path to their values again for each path.
     depth: usize,
     /// Whether a block works on a copy: then each path copies its value.
@@ -168,7 +169,7 @@ impl Pricing {
     pub(crate) fn prepare(mut self, template: &mut Template) -> Result<usize, String> {
         let steps = self.template(
             template,
-            Place {
+            ElementPlace {
                 depth: 0,
                 copied: false,
                 copies: 0,
@@ -186,7 +187,7 @@ impl Pricing {
         Ok(steps)
     }
 
-    fn template(&mut self, template: &mut Template, place: Place) -> Result<usize, String> {
+    fn template(&mut self, template: &mut Template, place: ElementPlace) -> Result<usize, String> {
         let mut total = 0_usize;
         for element in &mut template.elements {
             let price = match element {
@@ -222,9 +223,9 @@ impl Pricing {
         Ok(total)
     }
 
-    fn block(&mut self, block: &mut HelperTemplate, place: Place) -> Result<Price, String> {
+    fn block(&mut self, block: &mut HelperTemplate, place: ElementPlace) -> Result<Price, String> {
         let mut price = self.helper(block, place);
-        let mut inner = Place {
+        let mut inner = ElementPlace {
             depth: place.depth + 1,
             copies: place.copies.saturating_add(price.copies),
             ..place
@@ -256,7 +257,7 @@ impl Pricing {
     }
 
     /// The price of a value, or of a helper with its parameters.
-    fn helper(&self, helper: &HelperTemplate, place: Place) -> Price {
+    fn helper(&self, helper: &HelperTemplate, place: ElementPlace) -> Price {
         let mut price = self.parameter(&helper.name, place);
         for parameter in helper.params.iter().chain(helper.hash.values()) {
             price = price.and(self.parameter(parameter, place));
@@ -273,7 +274,7 @@ impl Pricing {
         }
     }
 
-    fn parameter(&self, parameter: &Parameter, place: Place) -> Price {
+    fn parameter(&self, parameter: &Parameter, place: ElementPlace) -> Price {
         match parameter {
             Parameter::Name(_) => Price::default(),
             Parameter::Path(path) => {
@@ -310,7 +311,7 @@ impl Pricing {
 
     /// The price of the partial. It receives its content and nothing else: the engine would copy
     /// all values, each letter of a text alone.
-    fn partial(&self, partial: &mut DecoratorTemplate, place: Place) -> Price {
+    fn partial(&self, partial: &mut DecoratorTemplate, place: ElementPlace) -> Price {
         partial.hash.retain(|key, _| key == CONTENT);
         if let Some(content) = partial.hash.get(CONTENT) {
             let price = self.parameter(content, place);
