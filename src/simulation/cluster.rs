@@ -13,6 +13,7 @@ use super::life::{Life, LifeOptions, Part};
 use super::modes::{self, OwnSwitches};
 use super::network::{Network, StreamId, StreamWork};
 use super::orders::Orders;
+use super::progress::Progress;
 use super::subscriber::Subscriber;
 use super::trace::Trace;
 use super::wishes::{Before, Wishes, not_in_force, to_restart};
@@ -87,6 +88,7 @@ pub(crate) struct Cluster {
     pub server: Option<ServerLoop>,
     pub nodes: Vec<Node>,
     pub steps: u64,
+    progress: Progress,
     pub violations: Vec<String>,
     /// What a server would show that only believes what agents report on a connection: ours also
     /// forgets by itself what an agent does not have any more, others do not.
@@ -119,6 +121,28 @@ pub(crate) struct Cluster {
     haste: u32,
     /// Decides about haste, so that the rest of a seed stays the same without it.
     hasty: fastrand::Rng,
+}
+
+/// Names an actor, for people who look for the reason of a failure.
+fn name_of(actor: Actor, nodes: &mut [Node]) -> String {
+    match actor {
+        Actor::Part(index, Part::Loop(task)) => {
+            let node = &mut nodes[index];
+            let workload = node.life.as_mut().map(|life| life.workload_of(task));
+            format!("{}: wl:{}", node.name, workload.unwrap_or_default())
+        }
+        Actor::Part(index, part) => format!("{}: {part:?}", nodes[index].name),
+        Actor::Uplink(index)
+        | Actor::Connect(index)
+        | Actor::StartAgent(index)
+        | Actor::Engine(index)
+        | Actor::Prepared(index) => format!("{}: {actor:?}", nodes[index].name),
+        Actor::Stream(..)
+        | Actor::Subscriber(_)
+        | Actor::Disk
+        | Actor::StartServer
+        | Actor::WakeServer => format!("{actor:?}"),
+    }
 }
 
 impl Cluster {
@@ -180,6 +204,7 @@ impl Cluster {
         let subscribers = random.usize(0..=3);
         let mut cluster = Self {
             network: Network::new(&clock, random.fork(), disturbances.slow_network),
+            progress: Progress::new(clock.now()),
             clock,
             random,
             trace,
@@ -229,6 +254,11 @@ impl Cluster {
                 continue;
             }
             let actor = ready[self.random.usize(..ready.len())];
+            let name = || name_of(actor, &mut self.nodes);
+            if let Err(violation) = self.progress.count(self.clock.now(), name) {
+                self.violations.push(violation);
+                return;
+            }
             self.step(actor);
         }
     }

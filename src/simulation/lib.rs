@@ -23,6 +23,7 @@ mod modes;
 mod network;
 mod one_server;
 mod orders;
+mod progress;
 mod readiness;
 mod scenario;
 mod settled;

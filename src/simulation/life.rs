@@ -406,6 +406,11 @@ impl Life {
         (workload, self.take_said())
     }
 
+    /// The workload of a control loop or call.
+    pub(crate) fn workload_of(&mut self, index: usize) -> String {
+        self.tasks.borrow_mut().all()[index].workload.clone()
+    }
+
     /// Takes the statuses of control loops on their way to the scheduler.
     pub(crate) fn take_said(&self) -> Vec<SchedulerEvent> {
         let mut said = std::mem::take(&mut *self.said_meanwhile.borrow_mut());
