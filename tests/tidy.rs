@@ -177,7 +177,7 @@ impl Unplain {
 }
 
 const UNPLAIN_LEFT: [Unplain; 11] = [
-    Unplain::left("agent", 122, 186, 233),
+    Unplain::left("agent", 0, 0, 0),
     Unplain::left("bin", 0, 0, 0),
     Unplain::left("cli", 14, 53, 79),
     Unplain::left("fakes", 0, 0, 0),

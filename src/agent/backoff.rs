@@ -283,7 +283,7 @@ mod tests {
 
     /// It was created and removed as fast as the engine could.
     #[test]
-    fn a_start_that_did_not_become_ready_is_delayed_even_without_backoff() {
+    fn start_that_did_not_become_ready_is_delayed_without_backoff() {
         let start = ManualClock::new().now();
         let mut random = fastrand::Rng::with_seed(1);
         let mut backoff = RestartBackoff::new(false, None);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_workload_says_itself_decides_its_delays_and_their_bound() {
+    fn rules_of_the_workload_decide_its_delays_and_their_bound() {
         let now = ManualClock::new().now();
         let mut random = fastrand::Rng::with_seed(1);
         for enabled in [true, false] {
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn restarts_are_given_up_at_their_limit_and_counted_anew_after_the_window() {
+    fn restarts_end_at_their_limit_and_count_again_after_the_window() {
         let now = ManualClock::new().now();
         let mut random = fastrand::Rng::with_seed(1);
         for most in [0, 1, 3] {

@@ -22,7 +22,7 @@ pub enum SchedulerEvent {
     Server(FromServer),
     /// The connection to the server was lost.
     ServerGone,
-    /// A control loop reports what there is of its workload.
+    /// The status of a control loop.
     Status {
         /// Name of the workload.
         workload: Name,

@@ -56,7 +56,7 @@ use images::ImageInbox;
 use resources::LoadSampler;
 use rustix::pipe::{PipeFlags, pipe_with};
 use scheduler::conditions::NodeFacts;
-use scheduler::workloads::Workloads;
+use scheduler::workloads::WorkloadRecords;
 use scheduler::{COPIED_FILES, Scheduler};
 use settings::AgentSettings;
 use state_checker::CheckerSettings;
@@ -163,7 +163,7 @@ impl Agent {
         }
         let facts = NodeFacts::new(settings.tags.clone());
         let start_loop = scheduler::workloads::on_threads();
-        let workloads = Workloads::new(
+        let workloads = WorkloadRecords::new(
             settings.name.as_str().into(),
             context,
             fastrand::Rng::new(),

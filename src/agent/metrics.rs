@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn each_workload_has_a_line_for_what_is_known_of_its_effective_instance() {
+    fn metrics_have_a_line_for_each_known_value() {
         let known = WorkloadUsage {
             memory_bytes: Some(5000),
             inactive_file_bytes: Some(1000),

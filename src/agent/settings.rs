@@ -88,7 +88,7 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// The keys of the config file besides the PEM ones.
+/// The keys of the config file, without the PEM ones.
 #[derive(Debug, Default, Deserialize)]
 struct Keys {
     name: Option<String>,

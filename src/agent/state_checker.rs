@@ -696,8 +696,8 @@ impl<P> WatchedContainer<P> {
     /// - it is not reported yet, when the engine lags behind an end that was noticed;
     /// - otherwise it is reported, and listed again soon when no event would show the next change.
     fn judge(&mut self, state: ExecutionState, now: Instant) -> Judgement {
-        // Podman may not have noticed an end that we have; it gets a little time to report the exit
-        // code.
+        // Podman sometimes notices an end later than we do; it gets a little time to report the
+        // exit code.
         let lags_behind = state.phase == Phase::Stopping
             || self.processes.iter().any(|process| process.ended.is_some());
         if let Some(seen) = self.exit_seen

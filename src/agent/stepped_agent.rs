@@ -10,7 +10,7 @@ use crate::limits::STEPPED_INBOX;
 use crate::resources::LoadSampler;
 use crate::scheduler::Scheduler;
 use crate::scheduler::conditions::NodeFacts;
-use crate::scheduler::workloads::{StartLoop, Workloads};
+use crate::scheduler::workloads::{StartLoop, WorkloadRecords};
 use crate::state_checker::{GoneReply, KnownEnd, ListReply, StateReply, WatchCommand};
 use crate::uplink_outbox::{UplinkReader, uplink_outbox};
 use crate::workload::inspection::{AfterTargets, after_each_target};
@@ -147,7 +147,7 @@ impl SteppedLoops {
             .min()
     }
 
-    /// Lets all loops do what they can after each target, until what is returned is dropped.
+    /// Lets all loops act after each target, until the returned value is dropped.
     fn step_after_targets(&self) -> AfterTargets {
         let loops = self.loops.clone();
         after_each_target(move || {
@@ -286,9 +286,9 @@ pub(crate) struct AgentOptions {
     pub(crate) earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
     /// Creates at the same time.
     pub(crate) parallel_starts: usize,
-    /// What conditions are about.
+    /// The facts of its node.
     pub(crate) facts: NodeFacts,
-    /// Runtimes besides podman.
+    /// Further runtimes, beside podman.
     pub(crate) others: Vec<(&'static str, FakeEngine)>,
     /// How starts are prepared.
     pub(crate) prepare: PrepareOptions,
@@ -342,7 +342,7 @@ pub(crate) struct SteppedAgent {
     pub(crate) uplink: UplinkReader,
     /// Its checks.
     pub(crate) probes: Arc<FakeProbes>,
-    /// What they come to.
+    /// The results of its checks.
     pub(crate) answers: ProbeAnswers,
     /// Its time.
     pub(crate) clock: ManualClock,
@@ -401,7 +401,7 @@ impl SteppedAgent {
             probes: probes.clone(),
         };
         let random = fastrand::Rng::with_seed(options.seed);
-        let workloads = Workloads::new(
+        let workloads = WorkloadRecords::new(
             name.into(),
             context,
             random,
@@ -497,7 +497,7 @@ impl SteppedAgent {
         }
     }
 
-    /// What was sent to the server since the last call.
+    /// The states that were sent to the server since the last call.
     pub(crate) fn sent(&self) -> Vec<WorkloadState> {
         let mut sent = Vec::new();
         while let Some(message) = self.uplink.next() {
@@ -509,7 +509,7 @@ impl SteppedAgent {
     }
 }
 
-/// An agent on a node of its own and one engine, with what its tests do again and again.
+/// An agent on a node of its own and one engine, with the steps of most tests.
 pub(crate) struct AgentRig {
     /// Driven by the test.
     pub(crate) agent: SteppedAgent,
@@ -536,7 +536,7 @@ impl Default for AgentRig {
 }
 
 impl AgentRig {
-    /// An agent that was greeted by the server, which wants nothing yet. What it called for that is
+    /// An agent that was greeted by the server, without workloads yet. Its calls for that are
     /// forgotten.
     pub(crate) fn new() -> Self {
         Self::default()
@@ -550,7 +550,7 @@ impl AgentRig {
         rig
     }
 
-    /// An agent that has not heard of the server yet, on an engine that may have containers.
+    /// An agent before the first hello, on an engine that may have containers.
     pub(crate) fn silent(engine: FakeEngine) -> Self {
         Self::silent_with(engine, |_| {})
     }
@@ -658,8 +658,8 @@ impl AgentRig {
     }
 }
 
-/// The options of an agent on a node with these paths, in the zone `a`. What is below `/mnt`
-/// answers only when that is there.
+/// The options of an agent on a node with these paths, in the zone `a`. Paths below `/mnt` answer
+/// only when that is there.
 fn node_options(folder: &Path, paths: &Arc<Mutex<BTreeSet<String>>>) -> AgentOptions {
     let paths = paths.clone();
     let facts = NodeFacts {

@@ -474,7 +474,7 @@ impl UplinkReader {
         self.shared.slots.lock().logs.len()
     }
 
-    /// There is a connection, and the test takes what waits for it.
+    /// There is a connection, whose waiting messages the test takes.
     pub fn connected(&self) {
         self.shared.slots.lock().connected = true;
     }
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_absence_of_the_server_takes_bounded_room_and_keeps_the_newest() {
+    fn long_absence_of_the_server_takes_bounded_memory() {
         let (outbox, reader) = uplink_outbox();
         outbox.put(state("gone", Phase::Removed));
         for round in 0..100_000 {
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_newest_load_is_sent_and_none_is_kept_while_disconnected() {
+    fn newest_load_alone_is_sent_and_none_while_disconnected() {
         let (outbox, reader) = uplink_outbox();
         outbox.put_load(load(1));
         assert_eq!(reader.next(), None);
@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_report_after_a_hello_is_sent_once_and_after_all_states() {
+    fn complete_report_after_a_hello_follows_all_states_once() {
         let (outbox, reader) = uplink_outbox();
         for count in [0, 1, BATCH + 1] {
             let own: Vec<WorkloadState> = (0..count)
@@ -641,7 +641,7 @@ mod tests {
 
     // [utest->swdd~agent-forward-request-from-control-interface-pipe-to-server~1]
     #[test]
-    fn requests_of_workloads_wait_for_a_connection_and_then_come_after_states() {
+    fn requests_wait_for_a_connection_and_follow_the_states() {
         let (outbox, reader) = uplink_outbox();
         let cancel = |id: &str| Request {
             id: id.to_owned(),
@@ -684,7 +684,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_that_never_stopped_asking_kept_load_and_logs_from_the_server() {
+    fn workload_that_always_requests_leaves_room_for_load_and_logs() {
         let (outbox, reader) = connected();
         outbox.put_load(load(1));
         let stop = ToServer::LogsStop {
@@ -769,8 +769,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_is_sent_without_waking_another_thread_unless_something_is_before_it_or_the_connection_is_full()
-     {
+    fn load_is_sent_by_its_own_thread_unless_others_are_first() {
         let (outbox, reader) = connected();
         let sink = FakeSink::default();
         reader.connected_by(Box::new(sink.clone()));
@@ -802,7 +801,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_sent_at_once_unless_something_is_before_it_or_the_connection_is_full() {
+    fn request_is_sent_by_its_own_thread_unless_others_are_first() {
         let (outbox, reader) = connected();
         let sink = FakeSink::default();
         reader.connected_by(Box::new(sink.clone()));

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_for_any_user_in_the_container_and_their_folders_for_nobody_else() {
+    fn files_are_open_in_the_container_and_closed_outside() {
         let workload = tempfile::tempdir().unwrap();
         let folder = workload.path().join("files");
         let files = [data("/etc/app/x.conf", "a")];
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_mount_point_and_only_what_can_never_be_written_is_final() {
+    fn errors_name_the_mount_point_and_say_what_is_final() {
         let workload = tempfile::tempdir().unwrap();
         let folder = workload.path().join("files");
         let deep = "/a".repeat(PATH_MAX / 2);

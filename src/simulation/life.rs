@@ -13,7 +13,7 @@ use ankaios_agent::limits::{REPAIR_INTERVAL, STEPPED_INBOX};
 use ankaios_agent::resources::LoadSampler;
 use ankaios_agent::scheduler::Scheduler;
 use ankaios_agent::scheduler::conditions::NodeFacts;
-use ankaios_agent::scheduler::workloads::Workloads;
+use ankaios_agent::scheduler::workloads::WorkloadRecords;
 use ankaios_agent::state_checker::{CheckerSettings, StateChecker, SystemEnv, WatchCommand};
 use ankaios_agent::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
 use ankaios_agent::workload::inspection::{AfterTargets, after_each_target};
@@ -327,7 +327,7 @@ impl Life {
                     .collect()
             }),
         };
-        let runtime = Workloads::new(
+        let runtime = WorkloadRecords::new(
             name.clone(),
             context,
             random,

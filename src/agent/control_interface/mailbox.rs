@@ -765,7 +765,7 @@ mod tests {
 
     // [utest->swdd~agent-uses-bounded-channels~1]
     #[test]
-    fn one_request_is_under_way_until_its_answer_and_not_until_what_the_same_id_says_besides() {
+    fn next_request_waits_for_the_response_of_the_same_id() {
         let instance = || InstanceName::with_id("w", "1", "A");
         let update = RequestContent::UpdateState(ankaios_model::messages::UpdateState {
             new_state: None,
@@ -824,7 +824,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overdue_request_does_not_delay_the_next_ones_and_its_answer_is_passed_on() {
+    fn overdue_request_delays_no_other_and_is_answered() {
         let mut mailbox = mailbox();
         for id in ["a", "b"] {
             ask(&mut mailbox, id, &read_state(false));
@@ -844,7 +844,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_that_has_not_read_its_answers_has_to_wait_but_may_cancel() {
+    fn workload_with_unread_responses_waits_but_may_cancel() {
         let mut mailbox = mailbox();
         put(
             &mut mailbox,
@@ -860,7 +860,7 @@ mod tests {
 
     // [utest->swdd~agent-handles-control-interface-input-pipe-not-read~1]
     #[test]
-    fn log_lines_without_room_are_dropped_and_their_request_is_cancelled_once() {
+    fn log_lines_without_room_cancel_their_request_once() {
         for bytes in [1, WAITING_BYTES / 4] {
             let mut mailbox = following(&["a", "b"]);
             let mut cancels = Vec::new();
@@ -893,7 +893,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_without_room_ends_its_subscription_and_the_workload_is_told() {
+    fn event_without_room_ends_its_subscription_with_a_notice() {
         let mut mailbox = full_of(&lines("l", 1));
         mailbox.follow("e");
         assert_eq!(
@@ -931,7 +931,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_generation_cancels_what_the_one_before_asked_and_gets_nothing_of_it() {
+    fn new_generation_cancels_requests_of_the_one_before() {
         let mut mailbox = following(&["begun"]);
         ask(&mut mailbox, "asked", &logs());
         ask(&mut mailbox, "once", &read_state(false));
@@ -981,7 +981,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_workload_follows_is_bounded_and_what_ends_makes_room() {
+    fn subscriptions_are_bounded_and_ended_ones_make_room() {
         let mut mailbox = mailbox();
         for number in 0..2 * SUBSCRIPTIONS {
             let id = number.to_string();
@@ -1021,7 +1021,7 @@ mod tests {
     }
 
     #[test]
-    fn with_the_connection_all_is_over_but_events_and_what_was_not_sent() {
+    fn lost_connection_ends_all_requests_but_events_and_unsent() {
         let mut mailbox = following(&["begun"]);
         for (id, content) in [
             ("read", read_state(false)),
@@ -1056,7 +1056,7 @@ mod tests {
 
     // [utest->swdd~agent-renews-event-subscriptions~1]
     #[test]
-    fn subscriptions_are_renewed_one_after_the_other_with_a_full_event() {
+    fn subscriptions_are_renewed_in_turn_with_a_full_event() {
         let mut mailbox = following(&["a", "b"]);
         mailbox.connection_lost(|_| false);
         mailbox.connection_lost(|_| false);

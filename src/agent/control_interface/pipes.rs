@@ -228,7 +228,7 @@ pub(crate) fn remove(folder: &Path) {
     let _ = rmdir(folder);
 }
 
-/// Opens a descriptor that names a FIFO, whatever has its name later.
+/// Opens a descriptor that names a FIFO, even if another file gets its name later.
 fn fifo_at<P: rustix::path::Arg>(folder: impl AsFd, name: P) -> io::Result<OwnedFd> {
     let place = openat(
         folder,
@@ -502,7 +502,7 @@ mod tests {
 
     // [utest->swdd~agent-control-interface-creates-two-pipes-per-workload~1]
     #[test]
-    fn both_fifos_are_open_to_any_user_in_the_container_and_survive_an_agent() {
+    fn fifos_are_open_to_any_user_in_the_container() {
         let fixture = created();
         let metadata = |name: &str| fs::metadata(fixture.folder.join(name)).unwrap();
         let mode = |name: &str| metadata(name).permissions().mode() & 0o777;
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn fifos_that_others_may_have_made_are_refused_unless_their_container_runs() {
+    fn fifos_that_others_may_have_made_are_refused() {
         let fixture = created();
         let output = fixture.folder.join(OUTPUT);
         let set = |mode| fs::set_permissions(&output, fs::Permissions::from_mode(mode)).unwrap();
@@ -705,7 +705,7 @@ mod tests {
     }
 
     #[test]
-    fn unread_bytes_are_thrown_away_although_the_next_reader_is_there() {
+    fn unread_bytes_are_discarded_although_a_new_reader_is_there() {
         let (fixture, mut pipes) = opened();
         let mut reader = fixture.reader();
         pipes.write(b"stale", 0).unwrap();

@@ -114,7 +114,7 @@ fn the_end_of_an_earlier_interface_leaves_the_later_one_alone() {
 }
 
 #[test]
-fn what_an_earlier_container_of_the_workload_had_asked_for_does_not_reach_the_next_one() {
+fn requests_of_an_earlier_container_do_not_reach_the_next() {
     for goes_on in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let (hub, reader) = hub();

@@ -1,4 +1,4 @@
-//! Tests of the removal: what is nested, linked, locked or swapped by somebody who may write there.
+//! Tests of the removal: nested, linked and locked entries, and ones that others swap meanwhile.
 
 use super::*;
 use ankaios_platform::clock::SystemClock;

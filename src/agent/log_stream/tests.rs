@@ -410,7 +410,7 @@ fn a_log_without_container_waits_for_the_next_start_or_ends() {
     }
 }
 
-/// The thread of a stream may be seen to have ended before what it says is heard.
+/// The thread of a stream may be seen to have ended before its event is handled.
 #[test]
 fn stream_without_container_is_kept_until_that_is_heard() {
     let mut fixture = Fixture::new();
@@ -477,7 +477,7 @@ fn the_end_of_the_agent_ends_the_processes_and_waits_for_that() {
 }
 
 #[test]
-fn a_flood_that_nobody_reads_takes_bounded_room_and_delays_nobody() {
+fn unread_flood_takes_bounded_memory_and_delays_no_other() {
     let mut fixture = Fixture::new();
     let flood = fixture.order("flood", Ok(vec![fixture.call("sh", "yes x", "")]));
     let calm = fixture.order("web", Ok(vec![fixture.call("sh", "echo 1", "")]));
@@ -504,7 +504,7 @@ fn a_flood_that_nobody_reads_takes_bounded_room_and_delays_nobody() {
         entries.len()
     );
     assert_eq!(fixture.line(), "1");
-    // Nothing is lost: what was not read waits in the pipe.
+    // Nothing is lost: unread lines wait in the pipe.
     for _ in 0..100 {
         if let ToServer::LogEntries { entries, .. } = fixture.message() {
             assert!(
@@ -574,7 +574,7 @@ fn streams_at_the_same_time_have_a_bound() {
 }
 
 #[test]
-fn one_workload_has_a_share_of_the_streams_and_commanders_may_have_all() {
+fn one_workload_has_a_share_of_the_log_streams() {
     let mut fixture = Fixture::new();
     let mut start = |id: &str, count: usize| {
         // Every second one waits for its container.

@@ -1,11 +1,12 @@
-//! What happens to containers that an earlier life of the agent left behind (resume, reuse,
-//! replace, delete), and to our own workloads with another hello of the server.
+//! The adoption of containers that an earlier agent has left: each is adopted, started again,
+//! replaced or removed. Also the hello of the server, after which its list of workloads is
+//! complete.
 //!
-//! Thread: `scheduler`; part of [`Workloads`].
+//! Thread: `scheduler`; part of [`WorkloadRecords`].
 
-use super::conditions::Gate;
+use super::conditions::StartConditions;
 use super::staging::{found_container, is_prepared};
-use super::workloads::{Existing, KeptContainer, Waits, Workloads};
+use super::workloads::{Existing, KeptContainer, Waits, WorkloadRecords};
 use crate::end_record;
 use crate::events::Note;
 use crate::state_checker::KnownEnd;
@@ -18,38 +19,38 @@ use ankaios_model::reason::{READY_PREFIX, Reason};
 use ankaios_model::workload::Workload;
 use ankaios_platform::clock::Clock;
 use ankaios_platform::logging::log_source;
-use ankaios_runtime::ListedContainer;
 use ankaios_runtime::container_records::{Noted, leave_strangers};
+use ankaios_runtime::{ContainerId, ListedContainer};
 use log::info;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-impl<C: Clock> Workloads<C> {
-    /// These are all workloads that are wanted. Within one life of the agent an unchanged one is
-    /// left alone in whatever state it is. Nothing is ordered before [`Self::on_listings_known`].
+impl<C: Clock> WorkloadRecords<C> {
+    /// Takes all desired workloads. One that this agent already runs unchanged, or lets wait, is
+    /// not touched. No target is set before [`Self::on_listings_known`].
     // [impl->swdd~agent-initial-list-existing-workloads~1]
     // [impl->swdd~agent-existing-workloads-starts-new-if-not-found~1]
-    pub(crate) fn hello(&mut self, wanted: BTreeMap<Name, AddedWorkload>) {
+    pub(crate) fn hello(&mut self, desired: BTreeMap<Name, AddedWorkload>) {
         self.session_begins();
         let mut all: Vec<(Name, Option<AddedWorkload>)> = Vec::new();
         for (name, record) in &mut self.records {
             record.deleted.clear();
-            if !wanted.contains_key(name) {
+            if !desired.contains_key(name) {
                 all.push((name.clone(), None));
             }
         }
-        for (name, added) in wanted {
+        for (name, added) in desired {
             all.push((name, Some(added)));
         }
         for (name, new) in all {
-            if !self.is_settled(&name, new.as_ref()) {
+            if !self.follows_already(&name, new.as_ref()) {
                 self.request(name, new, None);
             }
         }
     }
 
-    /// Whether this is what a workload does, or waits for, already.
-    fn is_settled(&self, name: &Name, new: Option<&AddedWorkload>) -> bool {
+    /// Whether the workload already runs this, or waits for it.
+    fn follows_already(&self, name: &Name, new: Option<&AddedWorkload>) -> bool {
         let Some(record) = self.records.get(name) else {
             return false;
         };
@@ -57,11 +58,11 @@ impl<C: Clock> Workloads<C> {
             Some(new) => record.runs(new),
             None => record.current().is_none(),
         };
-        record.wanted.as_ref() == new && (record.waits != Waits::No || is_done)
+        record.desired.as_ref() == new && (record.waits != Waits::No || is_done)
     }
 
-    /// Adds to what an engine has listed the workloads that ended in an earlier life of the agent,
-    /// as their records say: others may have removed their containers since.
+    /// Adds the workloads that ended in an earlier life of the agent to the listed containers, as
+    /// their records say: others may have removed their containers since.
     // [impl->swdd~agent-keeps-observed-ends~1]
     pub(crate) fn recall_ends(&self, runtime: &Name, listed: &mut Vec<ListedContainer>) {
         if !self.keeps_finished {
@@ -71,95 +72,76 @@ impl<C: Clock> Workloads<C> {
             return;
         };
         for record in self.records.values() {
-            if record.control_loop.is_some() {
+            let Some(added) = &record.desired else {
+                continue;
+            };
+            if record.control_loop.is_some() || added.workload.runtime != *runtime {
                 continue;
             }
-            let Some(added) = &record.wanted else {
-                continue;
-            };
-            if added.workload.runtime != *runtime {
-                continue;
-            }
-            let Some((id, state)) =
-                end_record::kept(&*connector, &added.instance, &self.context.calls.boot)
-            else {
-                continue;
-            };
-            let found = listed
-                .iter_mut()
-                .find(|found| found.instance == added.instance);
-            let Some(found) = found else {
-                let instance = added.instance.clone();
-                let processes = Vec::new();
-                listed.push(ListedContainer {
-                    id,
-                    instance,
-                    state,
-                    processes,
-                    ended_at: None,
-                    in_pod: false,
-                    pods: None,
-                });
-                continue;
-            };
-            // A pod that others have removed, as a whole or its container that failed, is listed in
-            // another state.
-            if found.id == id {
-                let engine_restarts = added.workload.config().engine_restarts().is_some();
-                found.state = KnownEnd::of_earlier_life(&id, state, engine_restarts).update(found);
+            let kept = end_record::kept(&*connector, &added.instance, &self.context.calls.boot);
+            if let Some((id, state)) = kept {
+                recall_end(added, id, state, listed);
             }
         }
     }
 
-    /// All engines have listed their containers, or had time enough: what is wanted is ordered.
+    /// Begins to set targets: all engines have listed their containers, or had enough time for
+    /// that.
     pub(crate) fn on_listings_known(&mut self) {
         self.awaits_listings = false;
         self.dirty.extend(self.records.keys().cloned());
     }
 
-    /// Takes in what an engine has listed. [`Self::adopt`] decides what becomes of it.
+    /// Takes the containers that an engine has listed. [`Self::adopt`] decides about them.
     pub(crate) fn take_listed(&mut self, runtime: &Name, listed: Vec<ListedContainer>) {
         for container in listed {
             let name = container.instance.workload.clone();
             let record = self.records.entry(name.clone()).or_default();
-            record.found.push((runtime.clone(), container));
+            record.found.push(Existing {
+                runtime: runtime.clone(),
+                container,
+            });
             self.dirty.insert(name);
         }
     }
 
-    /// Decides what becomes of the containers of a workload that engines have listed: the one that
-    /// is good for what is wanted is adopted, the others are removed before that is started, or
-    /// when their users let them stop. Before all engines have listed, only a workload that runs as
-    /// it should is adopted, and the rest waits.
+    /// Decides about the listed containers of a workload: the one that fits best is adopted or
+    /// started again if it is desired, the others are removed before that, or when their users let
+    /// them stop. Before all engines have listed, only a workload that runs as desired is adopted,
+    /// and all others wait.
     pub(super) fn adopt(&mut self, name: &Name) {
+        // First: leave out containers that are not left by an earlier agent.
         let Some(record) = self.records.get_mut(name) else {
             return;
         };
         let mut candidates = std::mem::take(&mut record.found);
-        let record = &self.records[name];
-        let wanted = record.wanted.clone();
-        let has_loop = record.control_loop.is_some();
-        let is_active = !record.conditions.as_ref().is_some_and(Gate::is_inactive);
         self.leave_accounted(name, &mut candidates);
         if candidates.is_empty() {
             return;
         }
-        if self.awaits_listings && self.listings.hold_up_hello() {
-            let runs_as_wanted = candidates
-                .iter()
-                .any(|existing| runs_as(existing, wanted.as_ref()));
-            if has_loop || !is_active || !runs_as_wanted {
-                if let Some(record) = self.records.get_mut(name) {
-                    record.found = candidates;
-                }
-                return;
+        // Then: wait for the other engines, if that matters.
+        let record = &self.records[name];
+        let desired = record.desired.clone();
+        let has_loop = record.control_loop.is_some();
+        let is_active = !record
+            .conditions
+            .as_ref()
+            .is_some_and(StartConditions::is_inactive);
+        let runs_as_desired = candidates
+            .iter()
+            .any(|existing| runs_as(existing, desired.as_ref()));
+        let can_wait = has_loop || !is_active || !runs_as_desired;
+        if can_wait && self.awaits_listings && self.listings.hold_up_hello() {
+            if let Some(record) = self.records.get_mut(name) {
+                record.found = candidates;
             }
+            return;
         }
-        // What runs in a control loop may be another instance than what is wanted.
-        let good_for = wanted.filter(|_| !has_loop);
-        let mut adopt = self.take_prepared(name, good_for.as_ref(), &mut candidates);
-        if !has_loop && let Some(best) = take_best(&mut candidates, good_for.as_ref()) {
-            adopt.push(self.take_over(good_for.as_ref(), is_active, best));
+        // Finally: decide. A control loop may run another instance than the desired one.
+        let found_for = desired.filter(|_| !has_loop);
+        let mut adopt = self.take_prepared(name, found_for.as_ref(), &mut candidates);
+        if !has_loop && let Some(best) = take_best(&mut candidates, found_for.as_ref()) {
+            adopt.push(self.take_over(found_for.as_ref(), is_active, best));
         }
         for existing in &candidates {
             adopt.push(found_container(existing, FoundPurpose::Remove));
@@ -196,26 +178,28 @@ impl<C: Clock> Workloads<C> {
     /// Leaves out containers of others, and the one that the control loop of the workload has.
     fn leave_accounted(&self, name: &Name, candidates: &mut Vec<Existing>) {
         let record = &self.records[name];
-        let control_loop = record.control_loop.as_ref();
-        let ordered = control_loop.and_then(|control_loop| control_loop.target.run.added());
-        let definition = record.wanted.as_ref().or(ordered);
+        let mut definition = record.desired.as_ref();
+        if let Some(control_loop) = &record.control_loop
+            && definition.is_none()
+        {
+            definition = control_loop.target.run.added();
+        }
         leave_strangers(
             candidates,
-            |(_, one)| one,
-            |one| self.noted(one),
+            |existing| &existing.container,
+            |existing| self.noted(existing),
             definition.map(|added| &*added.workload),
         );
-        let Some(control_loop) = control_loop else {
-            return;
-        };
-        // Instances of two runtimes may have the same id.
-        candidates.retain(|(runtime, container)| {
-            control_loop.current() != Some(&container.instance)
-                || control_loop.runtime() != Some(runtime)
-        });
+        if let Some(control_loop) = &record.control_loop {
+            // Instances of two runtimes may have the same id.
+            candidates.retain(|existing| {
+                control_loop.current() != Some(&existing.container.instance)
+                    || control_loop.runtime() != Some(&existing.runtime)
+            });
+        }
     }
 
-    fn noted(&self, (runtime, container): &Existing) -> Noted {
+    fn noted(&self, Existing { runtime, container }: &Existing) -> Noted {
         let Some(connector) = self.context.connector(runtime) else {
             return Noted::No;
         };
@@ -228,7 +212,7 @@ impl<C: Clock> Workloads<C> {
         }
     }
 
-    /// Whether a container is left as it is when this is wanted.
+    /// Whether a container is not touched when this is desired.
     fn stays(&self, added: &AddedWorkload, runtime: &Name, container: &ListedContainer) -> bool {
         let is_kept = match container.state.phase {
             Phase::Running => true,
@@ -254,44 +238,56 @@ impl<C: Clock> Workloads<C> {
         if connector.ran_in_this_boot(&added.instance, &container.id) {
             return true;
         }
-        let kept = end_record::kept(&*connector, &added.instance, &self.context.calls.boot);
-        kept.is_some_and(|(id, _)| id == container.id)
+        match end_record::kept(&*connector, &added.instance, &self.context.calls.boot) {
+            Some((id, _)) => id == container.id,
+            None => false,
+        }
     }
 
-    /// Decides whether the container that a workload has is adopted, started again, replaced or
-    /// removed. A new control loop gets it.
+    /// Whether the engine can start this container again, which has succeeded.
+    fn can_start_again(&self, Existing { runtime, container }: &Existing) -> bool {
+        if container.state.phase != Phase::Succeeded {
+            return false;
+        }
+        match self.context.connector(runtime) {
+            Some(connector) => connector.can_start_again(),
+            None => false,
+        }
+    }
+
+    /// Starts a control loop for the container that a workload has. It is adopted, started again,
+    /// or replaced when another instance must run.
     // [impl->swdd~agent-existing-workloads-delete-unneeded~1]
     // [impl->swdd~agent-delete-old-workload~2]
     fn take_over(
         &mut self,
-        wanted: Option<&AddedWorkload>,
+        desired: Option<&AddedWorkload>,
         is_active: bool,
         existing: Existing,
     ) -> FoundContainer {
-        let (runtime, container) = &existing;
+        let container = &existing.container;
         let name = container.instance.workload.clone();
         let _source = log_source(name.clone());
-        let is_good_for =
-            |added: &&AddedWorkload| is_active && is_unchanged(added, runtime, container);
-        let good_for = wanted.filter(is_good_for);
+        let unchanged = match desired {
+            Some(added) if is_active && is_unchanged(added, &existing.runtime, container) => {
+                Some(added.clone())
+            }
+            _ => None,
+        };
         // [impl->swdd~agent-existing-workloads-resume-existing~2]
-        if let Some(added) = good_for
-            && self.stays(added, runtime, container)
+        if let Some(added) = &unchanged
+            && self.stays(added, &existing.runtime, container)
         {
             info!("Resuming workload '{name}'");
             // Others may wait for it or depend on it already.
             let state = adopted_state(&added.workload, container.state.clone());
-            self.start_loop(container.instance.clone()).target.run = Run::Instance(added.clone());
+            let control_loop = self.start_loop(container.instance.clone());
+            control_loop.target.run = Run::Instance(added.clone());
             return found_container(&existing, FoundPurpose::Adopt(added.clone(), state));
         }
-        let can_start_again = || {
-            let connector = self.context.connector(runtime);
-            container.state.phase == Phase::Succeeded
-                && connector.is_some_and(|connector| connector.can_start_again())
-        };
-        let start_again_for = good_for.filter(|_| can_start_again()).cloned();
+        let start_again_for = unchanged.filter(|_| self.can_start_again(&existing));
         // [impl->swdd~agent-existing-workloads-replace-updated~2]
-        let purpose = match (&start_again_for, wanted) {
+        let purpose = match (&start_again_for, desired) {
             (Some(added), _) => {
                 info!("Re-starting workload '{name}'");
                 FoundPurpose::StartAgain(added.clone())
@@ -306,27 +302,29 @@ impl<C: Clock> Workloads<C> {
             }
         };
         let found = found_container(&existing, purpose);
-        let (runtime, container) = existing;
-        let control_loop = self.start_loop(container.instance.clone());
+        let control_loop = self.start_loop(existing.container.instance.clone());
         control_loop.target.run = Run::Found;
         control_loop.kept = Some(KeptContainer {
-            runtime,
-            container,
+            runtime: existing.runtime,
+            container: existing.container,
             start_again_for,
             may_be_adopted: true,
         });
         found
     }
 
-    /// Adopts a container of an earlier agent that was kept until it is replaced, and is what is
-    /// wanted now, after the rollback of an update that could not be staged for example: nothing of
-    /// it was stopped. Returns what its control loop must run if that is so.
+    /// Adopts a container of an earlier agent that was kept until its replacement, if it is desired
+    /// again, after the rollback of an update that could not be staged for example: it was never
+    /// stopped. Returns what its control loop must run then.
     // [impl->swdd~agent-existing-workloads-resume-existing~2]
     pub(super) fn adopt_kept(&mut self, name: &Name) -> Option<Run> {
         let record = self.records.get(name)?;
-        let added = record.wanted.clone()?;
+        let added = record.desired.clone()?;
         let kept = record.kept()?;
-        let is_inactive = record.conditions.as_ref().is_some_and(Gate::is_inactive);
+        let is_inactive = record
+            .conditions
+            .as_ref()
+            .is_some_and(StartConditions::is_inactive);
         let is_reserved = !kept.may_be_adopted || kept.start_again_for.is_some();
         if is_reserved || is_inactive || !self.stays(&added, &kept.runtime, &kept.container) {
             return None;
@@ -348,12 +346,43 @@ impl<C: Clock> Workloads<C> {
     }
 }
 
-/// Whether a container runs and is what is wanted.
-fn runs_as((runtime, container): &Existing, wanted: Option<&AddedWorkload>) -> bool {
-    let Some(added) = wanted else {
+/// Corrects the listed containers by the end of an instance that an earlier agent has kept.
+fn recall_end(
+    added: &AddedWorkload,
+    id: ContainerId,
+    state: ExecutionState,
+    listed: &mut Vec<ListedContainer>,
+) {
+    for found in listed.iter_mut() {
+        if found.instance != added.instance {
+            continue;
+        }
+        // A pod that others have removed, as a whole or its container that failed, is listed in
+        // another state.
+        if found.id == id {
+            let engine_restarts = added.workload.config().engine_restarts().is_some();
+            found.state = KnownEnd::of_earlier_life(&id, state, engine_restarts).update(found);
+        }
+        return;
+    }
+    listed.push(ListedContainer {
+        id,
+        instance: added.instance.clone(),
+        state,
+        processes: Vec::new(),
+        ended_at: None,
+        in_pod: false,
+        pods: None,
+    });
+}
+
+/// Whether a container runs as desired.
+fn runs_as(existing: &Existing, desired: Option<&AddedWorkload>) -> bool {
+    let Some(added) = desired else {
         return false;
     };
-    is_unchanged(added, runtime, container) && container.state.phase == Phase::Running
+    let container = &existing.container;
+    is_unchanged(added, &existing.runtime, container) && container.state.phase == Phase::Running
 }
 
 fn is_unchanged(added: &AddedWorkload, runtime: &Name, container: &ListedContainer) -> bool {
@@ -363,32 +392,48 @@ fn is_unchanged(added: &AddedWorkload, runtime: &Name, container: &ListedContain
 /// The state to show for a container of an earlier agent that was not probed yet.
 fn adopted_state(workload: &Workload, state: ExecutionState) -> ExecutionState {
     let config = workload.config();
-    match config
-        .usable_lifecycle()
-        .and_then(|lifecycle| lifecycle.ready.as_ref())
+    if let Some(lifecycle) = config.usable_lifecycle()
+        && let Some(ready) = &lifecycle.ready
+        && ready.check != Check::Notify
+        && state.phase == Phase::Running
     {
-        Some(ready) if state.phase == Phase::Running && ready.check != Check::Notify => {
-            let text = format!("{READY_PREFIX}waits for {}", ready.check);
-            Note::new(Reason::Ready, text).state(Phase::PendingStarting)
-        }
-        _ => state,
+        let text = format!("{READY_PREFIX}waits for {}", ready.check);
+        return Note::new(Reason::Ready, text).state(Phase::PendingStarting);
     }
+    state
 }
 
-/// Takes the container that serves the wanted workload best: of its runtime, unchanged, running, in
-/// this order. One of another runtime serves as well, since it must be gone before the new one
-/// comes. The others stay and will be deleted.
-fn take_best(candidates: &mut Vec<Existing>, wanted: Option<&AddedWorkload>) -> Option<Existing> {
-    let rank = |(runtime, container): &Existing| {
-        let fits = wanted.is_some_and(|added| added.workload.runtime == *runtime);
-        let unchanged = wanted.is_some_and(|added| added.instance == container.instance);
-        (fits, unchanged, container.state.phase == Phase::Running)
-    };
-    let (index, _) = candidates
-        .iter()
-        .enumerate()
-        .max_by_key(|(index, existing)| (rank(existing), std::cmp::Reverse(*index)))?;
-    Some(candidates.swap_remove(index))
+/// Takes the container that fits the desired workload best: of its runtime, unchanged, running, in
+/// this order. One of another runtime is taken as well, since it must be gone before the new one
+/// starts. The others stay in the list.
+fn take_best(candidates: &mut Vec<Existing>, desired: Option<&AddedWorkload>) -> Option<Existing> {
+    let mut best = 0;
+    for index in 1..candidates.len() {
+        if fitness(&candidates[index], desired) > fitness(&candidates[best], desired) {
+            best = index;
+        }
+    }
+    if candidates.is_empty() {
+        return None;
+    }
+    Some(candidates.swap_remove(best))
+}
+
+/// How well a container fits the desired workload. The first difference decides.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Fitness {
+    has_runtime: bool,
+    is_unchanged: bool,
+    is_running: bool,
+}
+
+fn fitness(existing: &Existing, desired: Option<&AddedWorkload>) -> Fitness {
+    let container = &existing.container;
+    Fitness {
+        has_runtime: desired.is_some_and(|added| added.workload.runtime == existing.runtime),
+        is_unchanged: desired.is_some_and(|added| added.instance == container.instance),
+        is_running: container.state.phase == Phase::Running,
+    }
 }
 
 #[cfg(test)]

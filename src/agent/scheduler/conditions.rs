@@ -1,6 +1,6 @@
-//! Activations and preconditions: which workloads may not run on this node at the moment, and why.
+//! Activations and preconditions: which workloads are blocked on this node at the moment, and why.
 //!
-//! Thread: `scheduler`, which owns them. What follows for the workloads is in `workloads.rs`.
+//! Thread: `scheduler`, which owns them. `workloads.rs` blocks the workloads and their dependents.
 
 use crate::events::Note;
 use crate::limits::PATH_WAIT;
@@ -13,10 +13,11 @@ use ankaios_runtime::probes::short_info;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Which of these paths of the node exist and which do not; without those that do not answer.
+/// Returns which of these paths of the node exist and which do not; without those that do not
+/// answer.
 pub(crate) type CheckPaths = Box<dyn FnMut(&BTreeSet<&str>) -> BTreeMap<String, bool> + Send>;
 
-/// What conditions are about.
+/// The facts of the node that conditions depend on.
 pub struct NodeFacts {
     /// The tags that the agent was started with.
     pub tags: BTreeMap<String, String>,
@@ -28,33 +29,65 @@ impl NodeFacts {
     /// The node of this process.
     pub fn new(tags: BTreeMap<String, String>) -> Self {
         let mut probes = PathProbes::new(Arc::new(|| ()), paths::node());
-        let check_paths = move |wanted: &BTreeSet<&str>| {
-            let found = probes.look(wanted.iter().map(|path| (*path).to_owned()), PATH_WAIT);
-            found
-                .into_iter()
-                .map(|(path, facts)| (path, facts.is_some()))
-                .collect_entries()
-        };
         Self {
             tags,
-            check_paths: Box::new(check_paths),
+            check_paths: Box::new(move |paths| {
+                let mut exist = BTreeMap::new();
+                let paths = paths.iter().map(|path| (*path).to_owned());
+                for (path, facts) in probes.look(paths, PATH_WAIT) {
+                    exist.insert(path, facts.is_some());
+                }
+                exist
+            }),
         }
     }
 }
 
 /// The conditions of one instance.
-pub(crate) struct Gate {
-    /// Its activation, the condition of its update, and its precondition.
-    conditions: [Option<Condition>; 3],
-    /// What does not hold of each. Until a path has answered, nothing is known to hold.
-    unmet: [Option<String>; 3],
-    /// A path that does not answer counts as missing: it is about an update, which can wait.
+pub(crate) struct StartConditions {
+    activation: Evaluated,
+    /// The condition of the update that stages it.
+    update: Evaluated,
+    precondition: Evaluated,
+    /// A path that does not answer is missing for a staged instance, since an update can wait.
     /// Otherwise it changes nothing, and the activation is evaluated once.
     is_staged: bool,
 }
 
-impl Gate {
-    /// Those of an instance that is wanted from now on, or `is_staged`; `None` when it has none.
+/// A condition with its last result.
+struct Evaluated {
+    /// `None` without one, and when the result is final.
+    condition: Option<Condition>,
+    /// The part that does not hold. Until a path has answered it does not hold.
+    unmet: Option<String>,
+}
+
+impl Evaluated {
+    fn new(condition: Option<Condition>, tags: &BTreeMap<String, String>) -> Self {
+        let unmet = match &condition {
+            Some(condition) => condition.unmet(|_| None, tags),
+            None => None,
+        };
+        Self { condition, unmet }
+    }
+
+    fn evaluate(&mut self, known: &BTreeMap<String, bool>, tags: &BTreeMap<String, String>) {
+        if let Some(condition) = &self.condition {
+            self.unmet = condition.unmet(|path| known.get(path).copied(), tags);
+        }
+    }
+
+    /// Whether there is a condition, and all its paths have answered.
+    fn has_answers(&self, known: &BTreeMap<String, bool>) -> bool {
+        match &self.condition {
+            Some(condition) => condition.paths().all(|path| known.contains_key(path)),
+            None => false,
+        }
+    }
+}
+
+impl StartConditions {
+    /// The conditions of an instance that is desired, or `is_staged`; `None` when it has none.
     // [impl->swdd~agent-lifecycle-activation~1]
     pub(crate) fn new(
         added: &AddedWorkload,
@@ -63,31 +96,31 @@ impl Gate {
     ) -> Option<Self> {
         let config = added.workload.config();
         let lifecycle = config.usable_lifecycle()?;
-        let update = lifecycle.update.as_ref().filter(|_| is_staged);
-        let when = update.and_then(|update| update.when.clone());
-        let conditions = [
-            lifecycle.activation.clone(),
-            when,
-            lifecycle.precondition.clone(),
-        ];
-        if conditions.iter().all(Option::is_none) {
-            return None;
-        }
-        let unknown =
-            |condition: &Option<Condition>| condition.as_ref()?.unmet(|_| None, &facts.tags);
-        let unmet = conditions.each_ref().map(unknown);
-        let mut gate = Self {
-            conditions,
-            unmet,
+        let update = match &lifecycle.update {
+            Some(update) if is_staged => update.when.clone(),
+            _ => None,
+        };
+        let mut conditions = Self {
+            activation: Evaluated::new(lifecycle.activation.clone(), &facts.tags),
+            update: Evaluated::new(update, &facts.tags),
+            precondition: Evaluated::new(lifecycle.precondition.clone(), &facts.tags),
             is_staged,
         };
-        let known = (facts.check_paths)(&gate.paths().collect_entries());
-        gate.evaluate(&known, &facts.tags);
-        Some(gate)
+        if !conditions.is_open() {
+            return None;
+        }
+        let known = (facts.check_paths)(&conditions.paths().collect_entries());
+        conditions.evaluate(&known, &facts.tags);
+        Some(conditions)
+    }
+
+    fn all(&self) -> [&Evaluated; 3] {
+        [&self.activation, &self.update, &self.precondition]
     }
 
     pub(crate) fn paths(&self) -> impl Iterator<Item = &str> {
-        self.conditions.iter().flatten().flat_map(Condition::paths)
+        let conditions = self.all().map(|one| one.condition.as_ref());
+        conditions.into_iter().flatten().flat_map(Condition::paths)
     }
 
     pub(crate) fn evaluate(
@@ -95,58 +128,68 @@ impl Gate {
         known: &BTreeMap<String, bool>,
         tags: &BTreeMap<String, String>,
     ) {
-        for (condition, unmet) in self.conditions.iter().zip(&mut self.unmet) {
-            let Some(condition) = condition else { continue };
-            if self.is_staged || condition.paths().all(|path| known.contains_key(path)) {
-                *unmet = condition.unmet(|path| known.get(path).copied(), tags);
+        let is_activation_known = self.activation.has_answers(known);
+        let all = [
+            &mut self.activation,
+            &mut self.update,
+            &mut self.precondition,
+        ];
+        for condition in all {
+            if self.is_staged || condition.has_answers(known) {
+                condition.evaluate(known, tags);
             }
         }
-        let has_answered =
-            |condition: &mut Condition| condition.paths().all(|path| known.contains_key(path));
-        if !self.is_staged
-            && self.conditions[0].take_if(has_answered).is_some()
-            && self.unmet[0].is_some()
-        {
-            self.conditions[2] = None; // It never runs.
+        if self.is_staged || !is_activation_known {
+            return;
+        }
+        self.activation.condition = None; // Its result is final.
+        if self.is_inactive() {
+            self.precondition.condition = None; // The workload never runs.
         }
     }
 
-    /// Whether there is something to evaluate again.
+    /// Whether there is a condition to evaluate again.
     pub(crate) fn is_open(&self) -> bool {
-        self.conditions.iter().any(Option::is_some)
+        self.all().iter().any(|one| one.condition.is_some())
     }
 
-    /// Why the workload may not run.
+    /// Why the workload is blocked, if it is.
     pub(crate) fn reason(&self) -> Option<Note> {
-        let (reason, text) = match &self.unmet {
-            // It may be relevant.
-            [Some(why), ..] if self.conditions[0].is_some() => {
-                (Reason::Activation, format!("{ACTIVATION_PREFIX}{why}"))
-            }
-            [Some(why), ..] => (Reason::Inactive, format!("{INACTIVE_PREFIX}{why}")),
-            [None, _, why] => {
-                let text = format!("{PRECONDITION_PREFIX}{}", why.as_ref()?);
-                (Reason::Precondition, text)
+        let note = match (&self.activation.unmet, &self.activation.condition) {
+            // It may still be relevant.
+            (Some(why), Some(_)) => note(Reason::Activation, ACTIVATION_PREFIX, why),
+            (Some(why), None) => note(Reason::Inactive, INACTIVE_PREFIX, why),
+            (None, _) => {
+                let why = self.precondition.unmet.as_ref()?;
+                note(Reason::Precondition, PRECONDITION_PREFIX, why)
             }
         };
-        Some(Note::new(reason, short_info(text)))
+        Some(note)
     }
 
     /// Whether the workload is not relevant on this node.
     pub(crate) fn is_inactive(&self) -> bool {
-        self.unmet[0].is_some()
+        self.activation.unmet.is_some()
     }
 
     /// Whether the precondition holds.
     pub(crate) fn may_run(&self) -> bool {
-        self.unmet[2].is_none()
+        self.precondition.unmet.is_none()
     }
 
-    /// Why what is staged may not replace the old instance yet. One that is not relevant on this
-    /// node need not run.
+    /// Why a staged instance must not replace the old one yet, if so. The precondition of one that
+    /// is not relevant on this node does not matter.
     pub(crate) fn staged_unmet(&self) -> Option<&str> {
-        let [inactive, when, precondition] = &self.unmet;
-        when.as_deref()
-            .or_else(|| precondition.as_deref().filter(|_| inactive.is_none()))
+        if self.update.unmet.is_some() {
+            return self.update.unmet.as_deref();
+        }
+        if self.is_inactive() {
+            return None;
+        }
+        self.precondition.unmet.as_deref()
     }
+}
+
+fn note(reason: Reason, prefix: &str, why: &str) -> Note {
+    Note::new(reason, short_info(format!("{prefix}{why}")))
 }

@@ -1,6 +1,6 @@
 //! The first listings of all runtimes: the containers that existed before this agent.
 //!
-//! Thread: `scheduler`; part of [`super::Workloads`].
+//! Thread: `scheduler`; part of [`super::WorkloadRecords`].
 
 use crate::backoff::backoff_max;
 use crate::events::{Note, SchedulerEvent};

@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 use std::time::Instant;
-use workloads::Workloads;
+use workloads::WorkloadRecords;
 
 mod adopt;
 pub mod conditions;
@@ -46,7 +46,7 @@ const EARLIER_CALLS_INTERVAL: Duration = Duration::from_millis(200);
 /// All decisions of an agent.
 pub struct Scheduler<C: Clock> {
     inbox: Sender<SchedulerEvent>,
-    workloads: Workloads<C>,
+    workloads: WorkloadRecords<C>,
     uplink: UplinkOutbox,
     logs: LogStreams,
     usage: UsageRequests,
@@ -81,7 +81,7 @@ impl<C: Clock> Scheduler<C> {
     /// A scheduler of these workloads. Its events, listings among them, come through `inbox`.
     pub fn new(
         inbox: Sender<SchedulerEvent>,
-        workloads: Workloads<C>,
+        workloads: WorkloadRecords<C>,
         uplink: UplinkOutbox,
         load: LoadSampler,
         earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
@@ -112,7 +112,7 @@ impl<C: Clock> Scheduler<C> {
         }
     }
 
-    /// Reports to the service scheduler how many workloads there are in which state.
+    /// Reports to the service manager how many workloads there are in which state.
     fn report_status(&self) {
         self.status.workloads(|| self.workloads.store.summary());
     }
@@ -313,7 +313,7 @@ impl<C: Clock> Scheduler<C> {
 
     fn overview(&self) -> Overview {
         let mut workloads = Vec::new();
-        for AddedWorkload { instance, workload } in self.workloads.wanted() {
+        for AddedWorkload { instance, workload } in self.workloads.desired() {
             let state = self.workloads.store.get(instance);
             workloads.push(WorkloadOverview {
                 instance: instance.clone(),

@@ -1,11 +1,11 @@
 //! Restarts workloads with those that they need (`restartWith`): a dependent is stopped when one of
 //! its dependencies ends, and started when that is ready again.
 //!
-//! Thread: `scheduler`; part of [`Workloads`]. It is decided from the states that the agent has
-//! anyway, so it needs no server for dependencies on the same node. A dependent that is not started
-//! has nothing to stop, so it is restarted at most once for each new start of a dependency.
+//! Thread: `scheduler`; part of [`WorkloadRecords`]. It is decided from the states that the agent
+//! has anyway, so it needs no server for dependencies on the same node. A dependent that is not
+//! started has nothing to stop, so it is restarted at most once for each new start of a dependency.
 
-use super::workloads::{Record, Workloads};
+use super::workloads::{WorkloadRecord, WorkloadRecords};
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::{InstanceName, Name};
@@ -60,10 +60,10 @@ fn restarts_with_dependencies(added: &AddedWorkload) -> bool {
     lifecycle.is_some_and(|lifecycle| lifecycle.restarts_with_dependencies())
 }
 
-impl<C: Clock> Workloads<C> {
-    /// Notes whether the wanted workload is restarted with its dependencies.
-    pub(super) fn note_restart_with(&mut self, name: &Name, wanted: Option<&AddedWorkload>) {
-        if wanted.is_some_and(restarts_with_dependencies) {
+impl<C: Clock> WorkloadRecords<C> {
+    /// Notes whether the desired workload is restarted with its dependencies.
+    pub(super) fn note_restart_with(&mut self, name: &Name, desired: Option<&AddedWorkload>) {
+        if desired.is_some_and(restarts_with_dependencies) {
             self.restarted_with.insert(name.clone());
         } else {
             self.restarted_with.remove(name);
@@ -97,8 +97,8 @@ impl<C: Clock> Workloads<C> {
     }
 
     /// Updates whether a workload must be restarted before it is decided on:
-    /// - it must, when all instances of a dependency have ended: an agent that was restarted has not
-    ///   seen that happen;
+    /// - it must, when all instances of a dependency have ended: an agent that was restarted has
+    ///   not seen that happen;
     /// - it must not any more, when it has stopped.
     pub(super) fn update_restart(&mut self, name: &Name) {
         if !self.restarted_with.contains(name) {
@@ -107,11 +107,11 @@ impl<C: Clock> Workloads<C> {
         let Some(record) = self.records.get_mut(name) else {
             return;
         };
-        let Some(wanted) = &record.wanted else {
+        let Some(desired) = &record.desired else {
             return;
         };
         if record.restarts_with.is_some() {
-            if record.has_stopped(&wanted.instance) {
+            if record.has_stopped(&desired.instance) {
                 record.restarts_with = None;
             }
             return;
@@ -120,7 +120,7 @@ impl<C: Clock> Workloads<C> {
             return;
         }
         let mut ended = BTreeSet::new();
-        for (needed, condition) in &wanted.workload.dependencies {
+        for (needed, condition) in &desired.workload.dependencies {
             if *condition == AddCondition::Running && self.store.has_ended(needed) {
                 ended.insert(Name::from(needed.as_str()));
             }
@@ -128,8 +128,8 @@ impl<C: Clock> Workloads<C> {
         self.restart_dependents(ended);
     }
 
-    /// Whether the workload is restarted with one of these others, so that their states matter while
-    /// it runs.
+    /// Whether the workload is restarted with one of these others, so that their states matter
+    /// while it runs.
     pub(super) fn follows_one_of(&self, name: &Name, others: &BTreeSet<Name>) -> bool {
         if !self.restarted_with.contains(name) {
             return false;
@@ -139,11 +139,11 @@ impl<C: Clock> Workloads<C> {
     }
 }
 
-impl<C: Clock> Record<C> {
-    /// Whether the start of what is wanted was ordered, whatever became of it.
+impl<C: Clock> WorkloadRecord<C> {
+    /// Whether the desired instance is the target of the control loop, even if its start fails.
     fn is_started(&self) -> bool {
-        match &self.wanted {
-            Some(wanted) => self.runs(wanted),
+        match &self.desired {
+            Some(desired) => self.runs(desired),
             None => false,
         }
     }

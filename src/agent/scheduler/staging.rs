@@ -1,13 +1,13 @@
-//! What control loops prepare beside what runs: starts that wait, and what the server lets this
-//! agent stage for an update; what the server is sent of that; and what an earlier agent has
-//! prepared.
+//! The preparations of control loops: of starts that wait, and of instances that the server lets
+//! this agent stage for an update. Also the reports about these to the server, and the containers
+//! that an earlier agent has prepared.
 //!
-//! Thread: `scheduler`; part of [`Workloads`]. The list of the server is complete each time. A lost
-//! connection changes nothing: each session has a list, which is empty when none has come before
-//! the hello.
+//! Thread: `scheduler`; part of [`WorkloadRecords`]. The list of the server is complete each time.
+//! A lost connection changes nothing: each session has a list, which is empty when none has come
+//! before the hello.
 
-use super::conditions::Gate;
-use super::workloads::{Existing, Record, Waits, Workloads};
+use super::conditions::StartConditions;
+use super::workloads::{Existing, Waits, WorkloadRecord, WorkloadRecords};
 use crate::settings::unsupported_runtime;
 use crate::workload::mailbox::{FoundContainer, FoundPurpose, Preparation};
 use crate::workload::preparation::record::PreparedRecord;
@@ -31,20 +31,20 @@ pub(crate) const COPIED_FILES: [&str; 4] = [
     "/run/systemd/resolve/resolv.conf",
 ];
 
-/// How long the current instance still runs after the new one could not be staged, so that the
-/// server can roll the update back.
+/// How long the current instance runs on after the new one could not be staged, so that the server
+/// can roll the update back.
 const UNDONE_WITHIN: Duration = Duration::from_secs(60);
 
 /// An instance that is staged.
 pub(super) struct Staged {
     added: AddedWorkload,
     /// The conditions under which it may replace the current one.
-    pub(super) conditions: Option<Gate>,
-    /// What the server was sent of it in this session.
+    pub(super) conditions: Option<StartConditions>,
+    /// The report that the server was sent in this session.
     sent: Option<PreparedInstance>,
 }
 
-/// How far the staging is that the end of the current instance waits for.
+/// The staging that the end of the current instance waits for.
 pub(super) enum StagingBeforeStop {
     UnderWay,
     /// It has failed for good. Until then the server can roll the update back.
@@ -54,29 +54,38 @@ pub(super) enum StagingBeforeStop {
     },
 }
 
-/// How far the block `update` wants the instance to be prepared.
+/// How far an instance must be prepared to be staged, by its block `update`.
 fn stage_of(added: &AddedWorkload) -> PrepareLevel {
     let config = added.workload.config();
-    let block = config
-        .usable_lifecycle()
-        .and_then(|lifecycle| lifecycle.update.as_ref());
-    block.map_or(PrepareLevel::None, |block| block.stage)
+    match config.usable_lifecycle() {
+        Some(lifecycle) => match &lifecycle.update {
+            Some(update) => update.stage,
+            None => PrepareLevel::None,
+        },
+        None => PrepareLevel::None,
+    }
 }
 
 /// Whether the record of an earlier agent says that it has prepared this container, or was about
 /// to.
 pub(super) fn is_prepared(connector: &dyn RuntimeConnector, container: &ListedContainer) -> bool {
-    let record = connector.prepared_record(&container.instance);
-    record
-        .as_deref()
-        .and_then(PreparedRecord::read)
-        .is_some_and(|record| record.may_be_of(&container.id))
+    match prepared_record(connector, container) {
+        Some(record) => record.may_be_of(&container.id),
+        None => false,
+    }
 }
 
-impl<C: Clock> Workloads<C> {
-    // ------------------------------------------------------ what the server stages
+fn prepared_record(
+    connector: &dyn RuntimeConnector,
+    container: &ListedContainer,
+) -> Option<PreparedRecord> {
+    PreparedRecord::read(&connector.prepared_record(&container.instance)?)
+}
 
-    /// These are all instances to stage.
+impl<C: Clock> WorkloadRecords<C> {
+    // -------------------------------------------------------- staged instances
+
+    /// Takes the instances to stage; the list is complete.
     // [impl->swdd~agent-stages-updates~1]
     pub(crate) fn stage(&mut self, mut list: BTreeMap<Name, AddedWorkload>) {
         self.has_stage_list = true;
@@ -102,8 +111,8 @@ impl<C: Clock> Workloads<C> {
         }
     }
 
-    /// The server sends a hello, by which it forgets what was reported. Without a list before it
-    /// nothing is staged any more.
+    /// The server sends a hello, and has forgotten all reports. Without a list before it nothing is
+    /// staged any more.
     pub(super) fn session_begins(&mut self) {
         if !self.has_stage_list {
             self.stage(BTreeMap::new());
@@ -123,34 +132,34 @@ impl<C: Clock> Workloads<C> {
         self.has_stage_list = false;
     }
 
-    /// Takes what the server was not sent yet of what is staged.
+    /// Takes the reports about staged instances that the server was not sent yet.
     pub(crate) fn take_staging_reports(&mut self) -> Vec<PreparedInstance> {
-        let mut news = Vec::new();
+        let mut reports = Vec::new();
         if self.awaits_listings {
-            return news;
+            return reports;
         }
         for record in self.records.values() {
             let Some(staged) = &record.staged else {
                 continue;
             };
-            let now = self.progress(record, &staged.added);
-            if staged.sent.as_ref() != Some(&now) {
-                news.push(now);
+            let report = self.progress(record, &staged.added);
+            if staged.sent.as_ref() != Some(&report) {
+                reports.push(report);
             }
         }
-        for now in &news {
-            log_failed_staging(now);
-            if let Some(record) = self.records.get_mut(&now.instance.workload)
+        for report in &reports {
+            log_failed_staging(report);
+            if let Some(record) = self.records.get_mut(&report.instance.workload)
                 && let Some(staged) = &mut record.staged
             {
-                staged.sent = Some(now.clone());
+                staged.sent = Some(report.clone());
             }
         }
-        news
+        reports
     }
 
     /// How far a staged instance is.
-    fn progress(&self, record: &Record<C>, added: &AddedWorkload) -> PreparedInstance {
+    fn progress(&self, record: &WorkloadRecord<C>, added: &AddedWorkload) -> PreparedInstance {
         let mut progress = PreparedInstance {
             instance: added.instance.clone(),
             level: None,
@@ -166,7 +175,7 @@ impl<C: Clock> Workloads<C> {
             Some(control_loop) => control_loop.report(added),
             None => None,
         };
-        if record.carries_out(added) || target == Some(PrepareLevel::None) {
+        if record.runs_or_awaits(added) || target == Some(PrepareLevel::None) {
             progress.level = Some(stage.min(target.unwrap_or(stage)));
         } else if let Some(report) = report
             && target.is_some()
@@ -191,28 +200,37 @@ impl<C: Clock> Workloads<C> {
         }
         // Finally: the conditions that prevent the switch.
         if progress.level.is_some() || progress.is_final {
-            let unmet = record.staged_conditions().and_then(Gate::staged_unmet);
+            let unmet = record
+                .staged_conditions()
+                .and_then(StartConditions::staged_unmet);
             progress.unmet = unmet.map(|unmet| short_info(unmet.to_owned()));
         }
         progress
     }
 
     /// How far to prepare a staged instance; `None` while that is not known.
-    fn staged_level(&self, record: &Record<C>, added: &AddedWorkload) -> Option<PrepareLevel> {
-        let conditions = record.staged_conditions();
-        if conditions.is_some_and(Gate::is_inactive) {
-            return Some(PrepareLevel::None); // It will not be created.
+    fn staged_level(
+        &self,
+        record: &WorkloadRecord<C>,
+        added: &AddedWorkload,
+    ) -> Option<PrepareLevel> {
+        let mut level = stage_of(added);
+        if let Some(conditions) = record.staged_conditions() {
+            if conditions.is_inactive() {
+                return Some(PrepareLevel::None); // It will not be created.
+            }
+            if !conditions.may_run() {
+                // A create would fail without the paths of a precondition.
+                level = level.min(PrepareLevel::Image);
+            }
         }
-        // A create would fail without the paths of a precondition.
-        let most = if conditions.is_none_or(Gate::may_run) {
-            PrepareLevel::Init
-        } else {
-            PrepareLevel::Image
-        };
-        (!self.awaits_listings && self.may_prepare(added)).then(|| stage_of(added).min(most))
+        if self.awaits_listings || !self.may_prepare(added) {
+            return None;
+        }
+        Some(level)
     }
 
-    // ----------------------------------------------- what is staged before a stop
+    // ------------------------------------------------- staging before a stop
 
     /// Notes, when the server has sent something about a workload, that its current instance runs
     /// until the new one is staged.
@@ -220,19 +238,19 @@ impl<C: Clock> Workloads<C> {
         let Some(record) = self.records.get(name) else {
             return;
         };
-        if record.is_requested && record.staging.is_none() && self.must_be_staged(record) {
-            let staging = Some(StagingBeforeStop::UnderWay);
-            if let Some(record) = self.records.get_mut(name) {
-                record.staging = staging;
-            }
+        if !record.is_requested || record.staging.is_some() || !self.must_be_staged(record) {
+            return;
+        }
+        if let Some(record) = self.records.get_mut(name) {
+            record.staging = Some(StagingBeforeStop::UnderWay);
         }
     }
 
-    /// Whether the current instance runs until the new one is staged. It is staged already when the
-    /// server has let this agent stage it; an agent that was away then does it now.
+    /// Whether the current instance runs until the new one is staged. Mostly it is staged already;
+    /// an agent that was not connected then does it now.
     // [impl->swdd~agent-stages-updates~1]
-    fn must_be_staged(&self, record: &Record<C>) -> bool {
-        let (Some(control_loop), Some(new)) = (&record.control_loop, &record.wanted) else {
+    fn must_be_staged(&self, record: &WorkloadRecord<C>) -> bool {
+        let (Some(control_loop), Some(new)) = (&record.control_loop, &record.desired) else {
             return false;
         };
         if control_loop.current().is_none() || record.runs(new) || record.starts_again() {
@@ -241,7 +259,11 @@ impl<C: Clock> Workloads<C> {
         if stage_of(new) == PrepareLevel::None || !self.may_prepare(new) {
             return false;
         }
-        if record.conditions.as_ref().is_some_and(Gate::is_inactive) {
+        if record
+            .conditions
+            .as_ref()
+            .is_some_and(StartConditions::is_inactive)
+        {
             return false;
         }
         match control_loop.report(new) {
@@ -259,11 +281,11 @@ impl<C: Clock> Workloads<C> {
         let Some(StagingBeforeStop::UnderWay) = &record.staging else {
             return;
         };
-        // What the server lets this agent stage may be yet another instance.
-        let (Some(control_loop), Some(wanted)) = (&record.control_loop, &record.wanted) else {
+        // The staged instance may be yet another one.
+        let (Some(control_loop), Some(desired)) = (&record.control_loop, &record.desired) else {
             return;
         };
-        let Some(report) = control_loop.report(wanted) else {
+        let Some(report) = control_loop.report(desired) else {
             return;
         };
         if report.done.is_some() {
@@ -299,9 +321,9 @@ impl<C: Clock> Workloads<C> {
         due
     }
 
-    // -------------------------------------------------------- orders to the loops
+    // ---------------------------------------------------- targets of preparations
 
-    /// Each workload that waits, or is staged, may be prepared differently now.
+    /// Reconciles each workload that waits, or is staged: it may be prepared differently now.
     pub(crate) fn reconcile_waiting(&mut self) {
         for (name, record) in &self.records {
             if record.waits != Waits::No || record.staged.is_some() || !record.found.is_empty() {
@@ -310,7 +332,7 @@ impl<C: Clock> Workloads<C> {
         }
     }
 
-    /// What its control loop must prepare of a workload.
+    /// The instance of a workload that its control loop must prepare.
     pub(super) fn next_of(&self, name: &Name) -> Option<Preparation> {
         let record = self.records.get(name)?;
         // A container of the same instance may turn out to be there.
@@ -319,13 +341,20 @@ impl<C: Clock> Workloads<C> {
             return record.control_loop.as_ref()?.target.next.clone();
         }
         let next = match record.staged() {
-            Some(staged) if !record.carries_out(staged) => self.staged_next(record, staged)?,
+            Some(staged) if !record.runs_or_awaits(staged) => self.staged_next(record, staged)?,
             _ => self.waiting_next(record)?,
         };
-        (next.level > PrepareLevel::None).then_some(next)
+        if next.level == PrepareLevel::None {
+            return None;
+        }
+        Some(next)
     }
 
-    fn staged_next(&self, record: &Record<C>, staged: &AddedWorkload) -> Option<Preparation> {
+    fn staged_next(
+        &self,
+        record: &WorkloadRecord<C>,
+        staged: &AddedWorkload,
+    ) -> Option<Preparation> {
         Some(Preparation {
             added: staged.clone(),
             level: self.staged_level(record, staged)?,
@@ -333,14 +362,14 @@ impl<C: Clock> Workloads<C> {
         })
     }
 
-    fn waiting_next(&self, record: &Record<C>) -> Option<Preparation> {
+    fn waiting_next(&self, record: &WorkloadRecord<C>) -> Option<Preparation> {
         let added = record.waiting()?;
         let conditions = record.conditions.as_ref();
-        if conditions.is_some_and(Gate::is_inactive) || !self.may_prepare(added) {
+        if conditions.is_some_and(StartConditions::is_inactive) || !self.may_prepare(added) {
             return None;
         }
         let mut level = self.requested(added);
-        // What was staged for an update that is switched now, and waits for others, is kept.
+        // An instance that was staged, and waits for others after the switch, stays prepared.
         if let Some(control_loop) = &record.control_loop
             && let Some(before) = &control_loop.target.next
             && before.added == *added
@@ -353,7 +382,7 @@ impl<C: Clock> Workloads<C> {
             retry_limit = Some(self.stage_tries());
         }
         // A create would fail without the paths of a precondition, and an `init` would pin mounts.
-        if conditions.and_then(Gate::reason).is_some() {
+        if conditions.and_then(StartConditions::reason).is_some() {
             level = level.min(PrepareLevel::Image);
         }
         Some(Preparation {
@@ -368,17 +397,20 @@ impl<C: Clock> Workloads<C> {
         self.context.retry_limit.unwrap_or(u32::MAX)
     }
 
-    /// Whether nothing of the workload is known, and an engine may have a container of it.
-    fn may_be_elsewhere(&self, record: &Record<C>) -> bool {
+    /// Whether no container of the workload is known, and an engine may have one.
+    fn may_be_elsewhere(&self, record: &WorkloadRecord<C>) -> bool {
         if record.control_loop.is_some() || !record.adopt.is_empty() {
             return false;
         }
-        let is_unlisted =
-            |added: &AddedWorkload| self.listings.hold_up(&added.workload.runtime).is_some();
-        record.staged().is_some_and(is_unlisted) || record.waiting().is_some_and(is_unlisted)
+        for added in [record.staged(), record.waiting()].into_iter().flatten() {
+            if self.listings.hold_up(&added.workload.runtime).is_some() {
+                return true;
+            }
+        }
+        false
     }
 
-    /// Whether the engine is there and has said what an earlier agent has left.
+    /// Whether the engine is enabled and has listed the containers of an earlier agent.
     fn may_prepare(&self, added: &AddedWorkload) -> bool {
         let runtime = &added.workload.runtime;
         self.context.engines.contains_key(runtime) && !self.listings.is_missing(runtime)
@@ -387,28 +419,26 @@ impl<C: Clock> Workloads<C> {
     /// How far to prepare the workload as it says, or as the setting says.
     fn requested(&self, added: &AddedWorkload) -> PrepareLevel {
         match &added.workload.config().lifecycle {
-            Ok(block) => block
-                .as_ref()
-                .and_then(|block| block.prepare)
-                .unwrap_or(self.prepare_level),
+            Ok(Some(block)) => block.prepare.unwrap_or(self.prepare_level),
+            Ok(None) => self.prepare_level,
             Err(_) => PrepareLevel::None, // It will not be started.
         }
     }
 
-    // ------------------------------------------------- what an earlier agent prepared
+    // --------------------------------------- containers that an earlier agent prepared
 
-    /// Takes those of the containers that an earlier agent has prepared. What is staged, or wanted
-    /// as it is, waits for its start; the others are removed. The rest stays in the list.
+    /// Takes the containers that an earlier agent has prepared. One of a staged or desired instance
+    /// waits for its start; the others are removed. All other containers stay in the list.
     pub(super) fn take_prepared(
         &self,
         name: &Name,
-        wanted: Option<&AddedWorkload>,
+        desired: Option<&AddedWorkload>,
         candidates: &mut Vec<Existing>,
     ) -> Vec<FoundContainer> {
         let mut prepared = Vec::new();
         let mut others = Vec::new();
         for existing in candidates.drain(..) {
-            match self.purpose_of_unstarted(name, wanted, &existing) {
+            match self.purpose_of_unstarted(name, desired, &existing) {
                 Some(purpose) => prepared.push(found_container(&existing, purpose)),
                 None => others.push(existing),
             }
@@ -417,60 +447,63 @@ impl<C: Clock> Workloads<C> {
         prepared
     }
 
-    /// What becomes of a container that an earlier agent has prepared; `None` for other ones.
+    /// The purpose of a container that an earlier agent has prepared; `None` for other ones.
     fn purpose_of_unstarted(
         &self,
         name: &Name,
-        wanted: Option<&AddedWorkload>,
-        (runtime, container): &Existing,
+        desired: Option<&AddedWorkload>,
+        Existing { runtime, container }: &Existing,
     ) -> Option<FoundPurpose> {
         let record = self.records.get(name)?;
         let connector = self.context.connector(runtime)?;
         let never_started = container.never_started()?;
         let instance = &container.instance;
-        // Nothing is created of an instance that runs in another form.
-        let is_staged = |staged: &&AddedWorkload| {
-            staged.instance == *instance && record.current() != Some(instance)
+        // First: which instance it may be for. Nothing is created of one that runs in another form.
+        let added = match record.staged() {
+            Some(staged) if staged.instance == *instance && record.current() != Some(instance) => {
+                staged
+            }
+            _ => desired?,
         };
-        let added = record.staged().filter(is_staged).or(wanted)?;
+        let is_desired = *instance == added.instance && *runtime == added.workload.runtime;
+        // Then: whether it was prepared at all. Otherwise a start of an earlier agent was cut
+        // short.
         let text = connector.prepared_record(instance);
-        let is_wanted = *instance == added.instance && *runtime == added.workload.runtime;
-        if text.is_none() && !(is_wanted && self.requested(added) > PrepareLevel::None) {
-            return None; // A start of an earlier agent was cut short.
+        let may_be_prepared = is_desired && self.requested(added) > PrepareLevel::None;
+        if text.is_none() && !may_be_prepared {
+            return None;
         }
-        let record = text.as_deref().and_then(PreparedRecord::read);
-        let Some(record) = record.filter(|record| is_wanted && record.may_be_of(&container.id))
-        else {
-            return Some(FoundPurpose::RemoveUnused);
-        };
+        // Finally: whether it would be prepared in the same way now.
         let calls = &self.context.calls;
-        let kept = record.container(added, &calls.folder, &*connector, &calls.boot);
-        let Some(kept) = kept else {
+        let prepared = match text.as_deref().and_then(PreparedRecord::read) {
+            Some(record) if is_desired && record.may_be_of(&container.id) => {
+                record.container(added, &calls.folder, &*connector, &calls.boot)
+            }
+            _ => None,
+        };
+        let Some(prepared) = prepared else {
             return Some(FoundPurpose::RemoveUnused);
         };
-        let expected = match kept.level {
+        let expected = match prepared.level {
             PrepareLevel::Init => NeverStarted::Initialised,
             PrepareLevel::None | PrepareLevel::Image | PrepareLevel::Create => {
                 NeverStarted::Created
             }
         };
         if never_started == expected {
-            Some(FoundPurpose::Start(added.clone(), kept))
+            Some(FoundPurpose::Start(added.clone(), prepared))
         } else {
             Some(FoundPurpose::RemoveUnused)
         }
     }
 }
 
-/// A container that was listed, with what becomes of it.
-pub(super) fn found_container(
-    (runtime, container): &Existing,
-    purpose: FoundPurpose,
-) -> FoundContainer {
+/// A container that was listed, with its purpose.
+pub(super) fn found_container(existing: &Existing, purpose: FoundPurpose) -> FoundContainer {
     FoundContainer {
-        runtime: runtime.clone(),
-        instance: container.instance.clone(),
-        id: container.id.clone(),
+        runtime: existing.runtime.clone(),
+        instance: existing.container.instance.clone(),
+        id: existing.container.id.clone(),
         purpose,
     }
 }
@@ -491,17 +524,17 @@ fn log_failed_staging(report: &PreparedInstance) {
     warn!("The update of workload '{name}' cannot be staged, try {tries}, {end}: '{reason}'");
 }
 
-impl<C: Clock> Record<C> {
+impl<C: Clock> WorkloadRecord<C> {
     pub(super) fn staged(&self) -> Option<&AddedWorkload> {
         self.staged.as_ref().map(|staged| &staged.added)
     }
 
-    /// Whether this is wanted already, exactly as it is.
-    pub(super) fn carries_out(&self, added: &AddedWorkload) -> bool {
+    /// Whether exactly this runs, or waits to be started.
+    pub(super) fn runs_or_awaits(&self, added: &AddedWorkload) -> bool {
         self.waiting() == Some(added) || self.runs(added)
     }
 
-    pub(super) fn staged_conditions(&self) -> Option<&Gate> {
+    pub(super) fn staged_conditions(&self) -> Option<&StartConditions> {
         self.staged.as_ref()?.conditions.as_ref()
     }
 }

@@ -64,7 +64,8 @@ impl WorkloadStateStore {
         has_ended
     }
 
-    /// Forgets an own instance, of which nothing is left. Returns whether it may have run until now.
+    /// Forgets an own instance, of which nothing is left. Returns whether it may have run until
+    /// now.
     pub(crate) fn forget_own(&mut self, instance: &InstanceName) -> bool {
         let before = self.entries.remove(instance);
         ends_run(before.as_ref().map(|entry| &entry.state), None)
@@ -249,7 +250,7 @@ mod tests {
 
     // [utest->swdd~agent-manager-stores-all-workload-states~1]
     #[test]
-    fn foreign_states_are_stored_without_hysteresis_and_ours_are_not_for_others_to_tell() {
+    fn foreign_states_are_stored_without_hysteresis() {
         let mut store = WorkloadStateStore::new("A".into());
         store.set_foreign(foreign("w", Phase::StoppingRequestedAtRuntime));
         store.set_foreign(foreign("w", Phase::Running));

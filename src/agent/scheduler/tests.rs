@@ -150,7 +150,7 @@ fn a_failed_start_that_was_given_up_lets_an_error_handler_start() {
 }
 
 #[test]
-fn all_who_need_what_may_not_run_may_not_run_either_and_nobody_else() {
+fn dependents_of_a_blocked_workload_are_blocked_and_no_others() {
     use AddCondition::{Failed, Running, Succeeded};
     let mut rig = Rig::new();
     let closed = workload("closed", |workload| {
@@ -182,7 +182,7 @@ fn all_who_need_what_may_not_run_may_not_run_either_and_nobody_else() {
 // [utest->swdd~agent-manager-hysteresis_on-workload-states-of-its-workloads~1]
 // [utest->swdd~agent-sends-workload-states-of-its-workloads-to-server~2]
 #[test]
-fn a_workload_that_waits_to_stop_is_shown_so_whatever_its_container_does() {
+fn workload_that_waits_to_stop_is_shown_so_whatever_happens() {
     let mut rig = Rig::new();
     let used = workload("used", |_| {});
     rig.add(std::slice::from_ref(&used));
@@ -199,7 +199,7 @@ fn a_workload_that_waits_to_stop_is_shown_so_whatever_its_container_does() {
 }
 
 #[test]
-fn a_workload_that_is_restarted_while_it_waits_to_stop_is_still_shown_as_waiting() {
+fn workload_restarted_while_it_waits_to_stop_is_shown_waiting() {
     for code in [0, 3] {
         let mut rig = Rig::new();
         let used = workload("used", |workload| {
@@ -223,7 +223,7 @@ fn a_workload_that_is_restarted_while_it_waits_to_stop_is_still_shown_as_waiting
 }
 
 #[test]
-fn restarts_and_dependencies_go_on_without_the_server_and_are_told_afterwards() {
+fn restarts_without_server_continue_and_are_reported_later() {
     let mut rig = Rig::new();
     let restarting = workload("restarting", |w| w.restart_policy = RestartPolicy::Always);
     let all = [
@@ -260,7 +260,7 @@ fn restarts_and_dependencies_go_on_without_the_server_and_are_told_afterwards() 
 }
 
 #[test]
-fn after_a_reconnect_dependencies_are_judged_on_what_the_server_says_now() {
+fn dependencies_after_a_reconnect_need_new_reports() {
     let mut rig = Rig::new();
     rig.foreign("far", Phase::Running);
     rig.agent.scheduler.on_event(SchedulerEvent::ServerGone);
@@ -275,7 +275,7 @@ fn after_a_reconnect_dependencies_are_judged_on_what_the_server_says_now() {
 }
 
 #[test]
-fn a_failed_listing_is_not_asked_for_before_the_server_says_hello() {
+fn failed_listing_is_not_requested_before_a_hello() {
     let mut rig = Rig::silent(FakeEngine::new());
     rig.agent.pass(Duration::from_secs(60));
     assert!(rig.engine.take_calls().is_empty());
@@ -291,7 +291,7 @@ fn names_that_could_lead_out_of_the_run_folder_are_refused() {
 }
 
 #[test]
-fn what_is_to_run_again_has_logs_of_its_last_run_and_what_was_only_prepared_has_none() {
+fn logs_of_a_waiting_restart_are_those_of_its_last_run() {
     let added = wanted_with("w", "image: x", |workload| {
         workload
             .dependencies
@@ -400,7 +400,7 @@ fn messages_for_what_is_not_there_change_nothing() {
 }
 
 #[test]
-fn a_crash_of_the_agent_during_creates_never_leads_to_two_containers() {
+fn agent_crash_during_creates_makes_no_second_container() {
     for crash_after in 0..40 {
         let (folder, engine, clock) = (
             tempfile::tempdir().unwrap(),
@@ -441,8 +441,7 @@ fn a_crash_of_the_agent_during_creates_never_leads_to_two_containers() {
 
 /// Seed 23784 of the simulation.
 #[test]
-fn what_a_plan_deletes_before_the_engine_says_what_it_has_is_not_started_in_place_of_an_older_instance()
- {
+fn deleted_workload_is_not_started_in_place_of_a_late_container() {
     let third = workload("app", |workload| workload.runtime_config = "third".into());
     for (replaced_by, then) in [
         (None, vec!["list", "delete app"]),
@@ -466,8 +465,8 @@ fn what_a_plan_deletes_before_the_engine_says_what_it_has_is_not_started_in_plac
     }
 }
 
-/// An agent whose engine does not say what it has before `says_what_it_has`, with `running` and a
-/// hello of `said`.
+/// An agent whose engine does not list its containers before `says_what_it_has`, with `running` and
+/// a hello of `said`.
 fn silent(running: &[&AddedWorkload], said: &[AddedWorkload]) -> Rig {
     let mut rig = Rig::silent(FakeEngine::new());
     for added in running {
@@ -484,7 +483,7 @@ fn deleted(added: &AddedWorkload, users: &[&str]) -> DeletedWorkload {
 }
 
 impl Rig {
-    /// What is done then.
+    /// The calls that follow.
     fn says_what_it_has(&mut self) -> Vec<String> {
         self.engine.set_silent(false);
         self.agent.pass(Duration::from_secs(10));
@@ -503,7 +502,7 @@ impl Rig {
 
 /// Seed 2037184 of the simulation.
 #[test]
-fn nothing_starts_because_of_what_is_taken_over_only_to_be_ended() {
+fn found_container_that_only_goes_starts_no_dependents() {
     let old = workload("w0", |_| {});
     let new = workload("w0", |workload| workload.runtime_config = "new".into());
     let user = needing("w5", "w0", AddCondition::Running);
@@ -528,7 +527,7 @@ fn nothing_starts_because_of_what_is_taken_over_only_to_be_ended() {
 }
 
 #[test]
-fn nothing_is_replaced_because_of_what_is_taken_over_only_to_be_ended() {
+fn found_container_that_only_goes_replaces_no_other() {
     let (net, old) = (
         workload("net", |_| {}),
         needing("app", "net", AddCondition::Running),
@@ -549,7 +548,7 @@ fn nothing_is_replaced_because_of_what_is_taken_over_only_to_be_ended() {
 }
 
 #[test]
-fn what_was_replaced_and_is_wanted_again_as_it_runs_never_stops_and_keeps_what_it_depends_on() {
+fn rolled_back_workload_never_stops_and_keeps_dependencies() {
     let (net, app) = (
         workload("net", |_| {}),
         needing("app", "net", AddCondition::Running),
@@ -575,8 +574,7 @@ fn what_was_replaced_and_is_wanted_again_as_it_runs_never_stops_and_keeps_what_i
 /// Seed 800136 of the simulation: the agent woke up each second for a workload that it did not
 /// have.
 #[test]
-fn conditions_of_what_was_taken_back_before_the_engine_said_what_it_has_are_not_looked_at_for_ever()
-{
+fn conditions_of_a_withdrawn_workload_are_not_checked_for_ever() {
     let gated = workload("gated", |workload| {
         workload.runtime_config = "lifecycle: { precondition: { pathExists: /key } }".into();
     });
@@ -622,7 +620,7 @@ fn loads(rig: &Rig) -> Vec<u32> {
 }
 
 #[test]
-fn the_load_is_reported_with_each_hello_and_every_two_seconds_after_it() {
+fn load_is_reported_with_each_hello_and_every_two_seconds() {
     let mut rig = Rig::silent_with(FakeEngine::new(), |options| {
         std::fs::write(options.folder.join("meminfo"), "MemFree: 2 kB\n").unwrap();
         std::fs::write(options.folder.join("stat"), "cpu  10 0 0 90 0 0 0 0 0 0\n").unwrap();
@@ -702,7 +700,7 @@ fn kill_of_unknown_cause_is_asked_for_once_and_shown() {
 }
 
 #[test]
-fn the_overview_has_each_workload_that_is_to_run_with_its_newest_instance() {
+fn overview_has_each_desired_workload_with_its_instance() {
     let mut rig = Rig::silent(FakeEngine::new());
     let shown = |rig: &mut Rig| {
         let (reply, overview) = bounded(1);
@@ -744,7 +742,7 @@ fn the_overview_has_each_workload_that_is_to_run_with_its_newest_instance() {
     ]
     .map(str::to_owned);
     assert_eq!(shown(&mut rig), (true, all.to_vec()));
-    // A successor waits behind its predecessor, and what is to go is not shown.
+    // A successor waits behind its predecessor, and an instance that will go is not shown.
     rig.foreign("user", Phase::Running);
     let gone = workload("gone", |_| {}).instance;
     let new = wanted_with("used", "b", |_| {});
@@ -777,7 +775,7 @@ fn number_of(message: &FromServer) -> usize {
 
 /// All that a workload can have the server send about another one.
 #[test]
-fn a_workload_that_is_updated_again_and_again_filled_the_log_of_its_agent() {
+fn workload_updated_without_end_does_not_fill_the_log() {
     let t0 = |config: String, runtime: &str, has_interface: bool| {
         wanted_with("t0", &config, |workload| {
             workload.runtime = runtime.into();
@@ -910,7 +908,7 @@ fn needs_of_images_are_all_instances_that_may_be_used() {
     assert!(needs.is_settled && !needs.is_update_open);
     assert_eq!(web.desired, Some(one.clone()));
     assert_eq!(web.started, std::slice::from_ref(&one));
-    // What is staged means that an update is open, whoever says so.
+    // A staged instance means that an update is open.
     rig.agent.receive(FromServer::Prepare(vec![two.clone()]));
     let needs = needs_of(&mut rig);
     assert!(needs.is_update_open && needs.workloads["web"].others.contains(&two));
@@ -920,12 +918,12 @@ fn needs_of_images_are_all_instances_that_may_be_used() {
         rig.agent.receive(FromServer::UpdateOpen(is_open));
         assert_eq!(needs_of(&mut rig).is_update_open, is_open);
     }
-    // The next session says it anew.
+    // The next session reports it again.
     rig.agent.receive(FromServer::UpdateOpen(true));
     rig.agent.scheduler.on_event(SchedulerEvent::ServerGone);
     let needs = needs_of(&mut rig);
     assert!(!needs.is_settled && !needs.is_update_open);
-    // What runs stays while its successor waits for others.
+    // The current instance stays while its successor waits for others.
     rig.agent.hello(std::slice::from_ref(&one));
     rig.foreign("user", Phase::Running);
     rig.change(

@@ -1,11 +1,11 @@
-//! Keeps one record of each workload, what the server wants of it and what its control loop
-//! reports, compares the two, and sets the target of the control loop as soon as other workloads
-//! let it.
+//! Keeps one record of each workload: its desired instance and the status of its control loop.
+//! Compares the two, and sets the target of the control loop as soon as dependencies and conditions
+//! allow.
 //!
 //! Thread: `scheduler`, which owns it. Owns: the records, the engines. Takes: plans of the server,
 //! listings, statuses. Gives: targets to `wl:<name>` (never waits), states to report.
 
-use super::conditions::{Gate, NodeFacts};
+use super::conditions::{NodeFacts, StartConditions};
 use super::listings::Listings;
 use super::staging::{Staged, StagingBeforeStop};
 use super::states::WorkloadStateStore;
@@ -34,14 +34,17 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often preconditions are evaluated.
+/// How often conditions are evaluated.
 const PRECONDITION_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A container with the name of its runtime.
-pub(crate) type Existing = (Name, ListedContainer);
+/// A container that an engine has listed.
+pub(crate) struct Existing {
+    pub(super) runtime: Name,
+    pub(super) container: ListedContainer,
+}
 
-/// Lets the control loop of a workload run from now on. It comes back when no thread can be had,
-/// since it may hold the only id of a container. Tests and simulations keep them and call
+/// Starts the control loop of a workload. It is returned when no thread can be started, since it
+/// may have the only id of a container. Tests and simulations keep it and call
 /// [`WorkloadControlLoop::step`] instead.
 pub(crate) type StartLoop<C> = Box<
     dyn Fn(
@@ -63,34 +66,34 @@ pub(crate) fn on_threads<C: Clock>() -> StartLoop<C> {
     })
 }
 
-/// What the scheduler keeps of one workload.
-pub(super) struct Record<C: Clock> {
-    /// What the server wants of it.
-    pub(super) wanted: Option<AddedWorkload>,
+/// The record of one workload.
+pub(super) struct WorkloadRecord<C: Clock> {
+    /// The desired instance; `None` when the workload must not run.
+    pub(super) desired: Option<AddedWorkload>,
     /// The server has sent something about it that was not reconciled yet.
     pub(super) is_requested: bool,
-    /// Instances of which the server may expect a state, since it has sent something about them.
+    /// Instances whose states the server may expect, since it has sent something about them.
     pub(super) must_show: BTreeSet<InstanceName>,
     /// Instances that the server has deleted and whose ends it was not sent yet.
     pub(super) deleted: BTreeSet<InstanceName>,
-    /// What others must have reached before the current instance may stop.
+    /// The states that dependents must have reached before the current instance may stop.
     pub(super) stop_after: BTreeMap<String, DeleteCondition>,
     pub(super) waits: Waits,
     /// Why it is blocked whatever its dependencies do.
     pub(super) blocked: Option<Note>,
     /// The dependency that has ended and with which it is restarted, until it has stopped.
     pub(super) restarts_with: Option<Name>,
-    /// Why it cannot be started yet: an engine has not listed its containers.
+    /// Why it cannot be started yet: a runtime has not listed its containers.
     pub(super) unlisted: Option<Note>,
     /// The dependencies that were not met when it was reconciled last.
     pub(super) unmet: BTreeMap<String, AddCondition>,
-    /// The conditions of what is wanted.
-    pub(super) conditions: Option<Gate>,
+    /// The conditions of the desired instance.
+    pub(super) conditions: Option<StartConditions>,
     /// The current instance does not stop before the new one is staged.
     pub(super) staging: Option<StagingBeforeStop>,
-    /// What the server lets this agent stage for an update.
+    /// The instance that the server lets this agent stage for an update.
     pub(super) staged: Option<Staged>,
-    /// Containers that engines have listed, of which it is not decided what becomes of them.
+    /// Containers that engines have listed, and that are not decided about.
     pub(super) found: Vec<Existing>,
     /// Containers that the control loop gets with its next target.
     pub(super) adopt: Vec<FoundContainer>,
@@ -101,7 +104,8 @@ pub(super) struct Record<C: Clock> {
 pub(super) enum Waits {
     #[default]
     No,
-    /// The current instance runs until others let it stop, or until its successor is staged.
+    /// The current instance runs until its dependents let it stop, or until its successor is
+    /// staged.
     ToStop,
     /// Nothing may be started yet.
     ToStart,
@@ -114,8 +118,8 @@ pub(super) struct ControlLoop<C: Clock> {
     pub(super) target: Target,
     /// The number of the first target with its present `next`.
     next_since: u64,
-    /// Instances of earlier targets that the loop has taken, and may have begun to start: no status
-    /// has said so yet.
+    /// Instances of earlier targets that the loop has taken and may have begun to start. Until a
+    /// status follows a later target they are treated as there, with the state shown before.
     pub(super) may_have_begun: Vec<InstanceName>,
     pub(super) status: Arc<Status>,
     /// The container that it was started with, while that has to stay as it is.
@@ -128,9 +132,9 @@ pub(super) struct ControlLoop<C: Clock> {
 pub(super) struct KeptContainer {
     pub(super) runtime: Name,
     pub(super) container: ListedContainer,
-    /// What it is started again for, if it may be.
+    /// The instance that it can be started again for, if any.
     pub(super) start_again_for: Option<AddedWorkload>,
-    /// It is adopted when it is wanted again.
+    /// It is adopted when its instance is desired again.
     pub(super) may_be_adopted: bool,
 }
 
@@ -140,10 +144,10 @@ struct Unstarted<C: Clock> {
     error: String,
 }
 
-impl<C: Clock> Default for Record<C> {
+impl<C: Clock> Default for WorkloadRecord<C> {
     fn default() -> Self {
         Self {
-            wanted: None,
+            desired: None,
             is_requested: false,
             must_show: BTreeSet::new(),
             deleted: BTreeSet::new(),
@@ -197,15 +201,19 @@ impl<C: Clock> ControlLoop<C> {
         self.status.target >= self.target.number
     }
 
-    /// How far this is prepared.
+    /// The newest report about the preparation of this instance.
     pub(super) fn report(&self, added: &AddedWorkload) -> Option<&PreparationReport> {
         if self.status.target < self.next_since {
             return None; // It is about an earlier preparation.
         }
         let report = self.status.prepared.as_ref()?;
-        (report.added == *added).then_some(report)
+        if report.added != *added {
+            return None;
+        }
+        Some(report)
     }
 
+    /// Sets the target of the loop.
     fn put(
         &mut self,
         run: Run,
@@ -239,9 +247,9 @@ impl<C: Clock> ControlLoop<C> {
     }
 }
 
-impl<C: Clock> Record<C> {
+impl<C: Clock> WorkloadRecord<C> {
     pub(super) fn is_empty(&self) -> bool {
-        self.wanted.is_none()
+        self.desired.is_none()
             && self.control_loop.is_none()
             && self.staged.is_none()
             && self.found.is_empty()
@@ -254,7 +262,7 @@ impl<C: Clock> Record<C> {
         self.control_loop.as_ref()?.current()
     }
 
-    /// Whether exactly this was ordered last.
+    /// Whether exactly this is the target of the control loop.
     pub(super) fn runs(&self, added: &AddedWorkload) -> bool {
         match &self.control_loop {
             Some(control_loop) => control_loop.target.run.added() == Some(added),
@@ -262,19 +270,54 @@ impl<C: Clock> Record<C> {
         }
     }
 
+    /// Whether the current instance is replaced when this is desired.
+    fn replaces_with(&self, new: &AddedWorkload) -> bool {
+        let starts_again = match self.kept() {
+            Some(kept) => kept.start_again_for.as_ref() == Some(new),
+            None => false,
+        };
+        self.current().is_some() && !self.runs(new) && !starts_again
+    }
+
+    /// Notes that the server has deleted an instance; `new` is desired in its place.
+    fn delete(&mut self, deleted: DeletedWorkload, new: Option<&AddedWorkload>) {
+        let instance = deleted.instance;
+        self.stop_after = deleted.dependencies;
+        if let Some(control_loop) = &mut self.control_loop
+            && let Some(kept) = &mut control_loop.kept
+            && kept.container.instance == instance
+        {
+            // It goes, even if the same instance comes in its place.
+            kept.may_be_adopted = false;
+        }
+        // The end of the predecessor was reported before a successor was started.
+        let is_end_known = match new {
+            Some(new) => new.instance == instance || self.runs(new),
+            None => false,
+        };
+        if !is_end_known {
+            self.deleted.insert(instance);
+        }
+    }
+
     pub(super) fn kept(&self) -> Option<&KeptContainer> {
         self.control_loop.as_ref()?.kept.as_ref()
     }
 
-    /// Whether the container of an earlier agent is started again for what is wanted.
+    /// Whether the container of an earlier agent is started again for the desired instance.
     pub(super) fn starts_again(&self) -> bool {
-        let good_for = self.kept().and_then(|kept| kept.start_again_for.as_ref());
-        good_for.is_some() && good_for == self.wanted.as_ref()
+        match (self.kept(), &self.desired) {
+            (Some(kept), Some(desired)) => kept.start_again_for.as_ref() == Some(desired),
+            _ => false,
+        }
     }
 
-    /// What is wanted and was not ordered yet.
+    /// The desired instance, while it waits to be started.
     pub(super) fn waiting(&self) -> Option<&AddedWorkload> {
-        self.wanted.as_ref().filter(|_| self.waits != Waits::No)
+        match self.waits {
+            Waits::No => None,
+            Waits::ToStop | Waits::ToStart => self.desired.as_ref(),
+        }
     }
 
     /// Whether a state of one of these other workloads may end its waiting.
@@ -285,19 +328,19 @@ impl<C: Clock> Record<C> {
         if self.stop_after.keys().any(|name| others.contains(&**name)) {
             return true;
         }
-        let Some(wanted) = &self.wanted else {
+        let Some(desired) = &self.desired else {
             return false;
         };
-        let mut dependencies = wanted.workload.dependencies.keys();
+        let mut dependencies = desired.workload.dependencies.keys();
         dependencies.any(|name| others.contains(&**name))
     }
 
-    /// Whether what is wanted needs this other workload to run.
+    /// Whether the desired instance needs this other workload to run.
     pub(super) fn needs_running(&self, other: &str) -> bool {
-        let Some(wanted) = &self.wanted else {
+        let Some(desired) = &self.desired else {
             return false;
         };
-        wanted.workload.dependencies.get(other) == Some(&AddCondition::Running)
+        desired.workload.dependencies.get(other) == Some(&AddCondition::Running)
     }
 
     /// Whether its control loop has something of this instance, or has to start it.
@@ -310,27 +353,29 @@ impl<C: Clock> Record<C> {
             || control_loop.may_have_begun.contains(instance)
     }
 
-    /// How far the wanted instance is prepared, as it is shown while it waits.
+    /// The note about the preparation of the desired instance while it waits.
     fn preparation_note(&self) -> Option<Note> {
-        let wanted = self.wanted.as_ref()?;
+        let desired = self.desired.as_ref()?;
         let control_loop = self.control_loop.as_ref()?;
         if let Some(unstarted) = &control_loop.unstarted {
             let error = &unstarted.error;
             let text = format!("{PREPARE_PREFIX}no thread can be started: {error}");
             return Some(Note::new(Reason::PreparationFailed, text));
         }
-        // What is staged is shown by the server.
-        if self
-            .staged()
-            .is_some_and(|staged| !self.carries_out(staged))
+        // The server shows how far a staged instance is. Once it is switched, this agent does.
+        if let Some(staged) = self.staged()
+            && !self.runs_or_awaits(staged)
         {
             return None;
         }
-        let report = control_loop.report(wanted)?;
-        (!report.note.text.is_empty()).then(|| report.note.clone())
+        let report = control_loop.report(desired)?;
+        if report.note.text.is_empty() {
+            return None;
+        }
+        Some(report.note.clone())
     }
 
-    /// The state of the wanted instance while it waits to be started.
+    /// The state of the desired instance while it waits to be started.
     // [impl->swdd~agent-shows-unmet-dependencies~1]
     fn waiting_to_start(&self) -> ExecutionState {
         if let Some(StagingBeforeStop::Failed { reason, .. }) = &self.staging {
@@ -372,7 +417,7 @@ impl<C: Clock> Record<C> {
     fn shown(
         &self,
         before: &BTreeMap<InstanceName, ExecutionState>,
-        is_settled: bool,
+        are_containers_known: bool,
     ) -> BTreeMap<InstanceName, ExecutionState> {
         let mut shown = BTreeMap::new();
         if let Some(control_loop) = &self.control_loop {
@@ -396,7 +441,7 @@ impl<C: Clock> Record<C> {
             }
             self.show_waiting_to_stop(control_loop, &mut shown);
         }
-        self.show_wanted(before, is_settled, &mut shown);
+        self.show_desired(before, are_containers_known, &mut shown);
         shown
     }
 
@@ -410,20 +455,26 @@ impl<C: Clock> Record<C> {
     ) -> Option<ExecutionState> {
         let before = before.get(instance);
         if state.phase != Phase::PendingInitial {
-            // What it waited for has come, and the loop has not followed that yet.
-            let was_to_stop = before.is_some_and(|it| it.phase == Phase::StoppingWaitingToStop);
-            let is_about_to_stop =
-                was_to_stop && state.phase.state() != "Stopping" && !control_loop.is_up_to_date();
-            // The loop has a thread now, and has not reported anything yet.
-            let was_unwatched = before.is_some_and(|it| it.phase == Phase::FailedUnknown)
-                && control_loop.status.target == 0;
-            return match before {
-                Some(before) if is_about_to_stop || was_unwatched => Some(before.clone()),
-                _ => Some(state.clone()),
+            let Some(before) = before else {
+                return Some(state.clone());
             };
+            // It need not wait any more, and the loop has not followed that yet.
+            let is_about_to_stop = before.phase == Phase::StoppingWaitingToStop
+                && state.phase.state() != "Stopping"
+                && !control_loop.is_up_to_date();
+            // The loop has a thread now, and has not reported anything yet.
+            let was_unwatched =
+                before.phase == Phase::FailedUnknown && control_loop.status.target == 0;
+            if is_about_to_stop || was_unwatched {
+                return Some(before.clone());
+            }
+            return Some(state.clone());
         }
-        // It is only prepared. Whatever comes in its place is shown instead of it.
-        let before = before.filter(|_| self.wanted.is_none())?;
+        // It is only prepared. The desired instance is shown, if there is one.
+        if self.desired.is_some() {
+            return None;
+        }
+        let before = before?;
         if state.additional_info.is_empty() {
             return Some(before.clone());
         }
@@ -453,37 +504,39 @@ impl<C: Clock> Record<C> {
         }
     }
 
-    /// Shows the wanted instance while its control loop has no state of it.
-    fn show_wanted(
+    /// Shows the desired instance while its control loop has no state of it.
+    fn show_desired(
         &self,
         before: &BTreeMap<InstanceName, ExecutionState>,
-        is_settled: bool,
+        are_containers_known: bool,
         shown: &mut BTreeMap<InstanceName, ExecutionState>,
     ) {
-        let Some(AddedWorkload { instance, .. }) = &self.wanted else {
+        let Some(AddedWorkload { instance, .. }) = &self.desired else {
             return;
         };
-        let control_loop = self.control_loop.as_ref();
         let is_current = self.waits == Waits::ToStop && self.current() == Some(instance);
-        let is_reported = control_loop.is_some_and(|one| one.status.state_of(instance).is_some());
+        let is_reported = match &self.control_loop {
+            Some(control_loop) => control_loop.status.state_of(instance).is_some(),
+            None => false,
+        };
         if is_current || is_reported {
             return;
         }
         let earlier = before.get(instance);
         if self.waits != Waits::No {
-            if is_settled || earlier.is_some() {
+            if are_containers_known || earlier.is_some() {
                 shown.insert(instance.clone(), self.waiting_to_start());
             }
             return;
         }
-        if let Some(control_loop) = control_loop
+        if let Some(control_loop) = &self.control_loop
             && let Some(unstarted) = &control_loop.unstarted
             && control_loop.status.instances.is_empty()
         {
             shown.insert(instance.clone(), unstarted.state(Phase::PendingStarting));
             return;
         }
-        // Its start was ordered.
+        // The loop will report its start.
         if let Some(state) = earlier {
             shown.insert(instance.clone(), state.clone());
         }
@@ -499,11 +552,11 @@ impl<C: Clock> Unstarted<C> {
 }
 
 /// All workloads of this agent.
-pub struct Workloads<C: Clock> {
+pub struct WorkloadRecords<C: Clock> {
     pub(crate) store: WorkloadStateStore,
     /// States that were not sent to the server yet, in order.
     pub(super) changes: Vec<WorkloadState>,
-    /// Which engines have listed their containers since the start of the agent.
+    /// The listings of all runtimes since the start of the agent.
     pub(crate) listings: Listings,
     pub(crate) context: LoopContext<C>,
     pub(super) facts: NodeFacts,
@@ -512,19 +565,19 @@ pub struct Workloads<C: Clock> {
     random: fastrand::Rng,
     run_loop: StartLoop<C>,
     pub(super) keeps_finished: bool,
-    /// Boxed, since a map keeps room for several beside each other.
-    pub(super) records: BTreeMap<Name, Box<Record<C>>>,
-    /// How far starts are prepared, when a workload does not say it.
+    /// Boxed, since a map has unused places of the whole size beside its values.
+    pub(super) records: BTreeMap<Name, Box<WorkloadRecord<C>>>,
+    /// How far starts are prepared, without a level in the `lifecycle:` block.
     pub(super) prepare_level: PrepareLevel,
     /// A list of instances to stage has come since the session began.
     pub(super) has_stage_list: bool,
-    /// A hello has come, and nothing is ordered before engines have listed their containers.
+    /// A hello has come, and no target is set before engines have listed their containers.
     pub(crate) awaits_listings: bool,
     /// Workloads that must be reconciled.
     pub(super) dirty: BTreeSet<Name>,
-    /// Conditions, or what they are about, have changed.
+    /// Conditions or their results have changed.
     pub(super) is_blocked_outdated: bool,
-    /// The wanted workloads that are restarted with their dependencies.
+    /// The desired workloads that are restarted with their dependencies.
     pub(super) restarted_with: BTreeSet<Name>,
 }
 
@@ -532,7 +585,7 @@ pub(super) fn removed(instance: &InstanceName) -> WorkloadState {
     WorkloadState::new(instance.clone(), ExecutionState::plain(Phase::Removed))
 }
 
-impl<C: Clock> Workloads<C> {
+impl<C: Clock> WorkloadRecords<C> {
     /// No workload of `agent` yet.
     pub fn new(
         agent: Name,
@@ -563,9 +616,9 @@ impl<C: Clock> Workloads<C> {
         }
     }
 
-    // ------------------------------------------------------ what is wanted
+    // ------------------------------------------------------ desired instances
 
-    /// Takes in what the server wants of a workload, and what has to go first.
+    /// Takes the desired instance of a workload, and the delete of another one.
     // [impl->swdd~agent-handles-new-workload-operations]
     // [impl->swdd~agent-update-on-add-known-workload~1]
     // [impl->swdd~agent-add-on-update-missing-workload~1]
@@ -576,11 +629,9 @@ impl<C: Clock> Workloads<C> {
         deleted: Option<DeletedWorkload>,
     ) {
         let _source = log_source(name.clone());
-        let conditions = match &new {
-            Some(new) => self.evaluate(new, false),
-            None => None,
-        };
+        let mut conditions = None;
         if let Some(new) = &new {
+            conditions = self.evaluate(new, false);
             self.listings.need(&new.workload.runtime);
         }
         self.dirty.insert(name.clone());
@@ -591,43 +642,20 @@ impl<C: Clock> Workloads<C> {
         record.is_requested = true;
         if let Some(new) = &new
             && deleted.is_none()
-            && record.current().is_some()
-            && !record.runs(new)
-            && !(record
-                .kept()
-                .is_some_and(|kept| kept.start_again_for.as_ref() == Some(new)))
+            && record.replaces_with(new)
         {
             warn!(
                 "Added workload '{name}' already exists. Updating without considering delete dependencies."
             );
         }
-        match deleted {
-            Some(DeletedWorkload {
-                instance,
-                dependencies,
-            }) => {
-                record.stop_after = dependencies;
-                if let Some(control_loop) = &mut record.control_loop
-                    && let Some(kept) = &mut control_loop.kept
-                    && kept.container.instance == instance
-                {
-                    // It goes, even if the same instance comes in its place.
-                    kept.may_be_adopted = false;
-                }
-                let is_replaced_by = |new: &AddedWorkload| {
-                    // The end of its predecessor was reported before it was started.
-                    new.instance == instance || record.runs(new)
-                };
-                if !new.as_ref().is_some_and(is_replaced_by) {
-                    record.deleted.insert(instance);
-                }
-            }
-            // It still waits for them, or may turn out to be there.
-            None if record.waits == Waits::ToStop || self.awaits_listings => {}
-            None => record.stop_after.clear(),
+        if let Some(deleted) = deleted {
+            record.delete(deleted, new.as_ref());
+        } else if record.waits != Waits::ToStop && !self.awaits_listings {
+            // Otherwise it still waits for them, or may turn out to be there.
+            record.stop_after.clear();
         }
-        if record.wanted != new {
-            record.wanted = new;
+        if record.desired != new {
+            record.desired = new;
             record.staging = None;
             record.restarts_with = None; // It is replaced anyway.
         }
@@ -635,12 +663,12 @@ impl<C: Clock> Workloads<C> {
 
     // --------------------------------------------------------------- reconcile
 
-    /// Compares, for all workloads of which something has changed, what is wanted with what there
-    /// is: sets the targets of their control loops, and stores the states that others must see.
-    /// What is replaced together is started in the order of its dependencies, so all that is wanted
-    /// is known before anything is decided. Returns the states that are new.
+    /// Compares, for all dirty workloads, the desired instance with the status: sets the targets of
+    /// their control loops, and stores the states that others must see. Workloads that are replaced
+    /// together are started in the order of their dependencies, so all desired instances are known
+    /// before the first decision. Returns the states that are new.
     pub(crate) fn reconcile(&mut self) -> Vec<WorkloadState> {
-        // First: what engines have listed may be what is wanted.
+        // First: listed containers may be those of desired instances.
         for name in self.dirty.clone() {
             self.adopt(&name);
         }
@@ -652,8 +680,9 @@ impl<C: Clock> Workloads<C> {
             self.update_blocked();
         }
         // Finally: targets and states. When the last engine has listed, all workloads are decided
-        // on right after their states are known. A target before that would not say yet what is to
-        // start, and a control loop that is fast would remove what was prepared for it.
+        // on right after their states are known. A target before that would not have the instance
+        // to start yet, and a fast control loop would remove the container that was prepared for
+        // it.
         let is_decided_next = self.awaits_listings && !self.listings.hold_up_hello();
         while let Some(name) = self.dirty.pop_first() {
             let _source = log_source(name.clone());
@@ -673,10 +702,10 @@ impl<C: Clock> Workloads<C> {
         std::mem::take(&mut self.changes)
     }
 
-    /// What the control loop of a workload must run now:
-    /// - what it runs, when that is wanted, or when it must not stop yet;
-    /// - nothing, when nothing is wanted, or what is wanted must not start yet;
-    /// - otherwise what is wanted.
+    /// Decides which instance the control loop of a workload must run now:
+    /// - the present one, when that is desired, or when it must not stop yet;
+    /// - none, when none is desired, or the desired one must not start yet;
+    /// - otherwise the desired one.
     fn decide(&mut self, name: &Name) -> Run {
         let Some(record) = self.records.get(name) else {
             return Run::Nothing;
@@ -698,35 +727,40 @@ impl<C: Clock> Workloads<C> {
         let Some(record) = self.records.get(name) else {
             return Run::Nothing;
         };
-        let wanted = record.wanted.clone();
-        let runs_wanted = wanted.as_ref().is_some_and(|wanted| record.runs(wanted));
-        if runs_wanted && !self.must_pause(record) {
+        let desired = record.desired.clone();
+        let runs_desired = desired.as_ref().is_some_and(|desired| record.runs(desired));
+        if runs_desired && !self.must_pause(record) {
             self.set_waits(name, Waits::No, BTreeMap::new());
             return present;
         }
         let starts_again = record.starts_again();
         if record.current().is_some() && !starts_again {
-            // Its end must not hurt those that need it, when it stops only for a while.
-            let (users, may_stop) = if runs_wanted {
-                let users = self.pausing_users(name);
-                let may_stop = users.keys().all(|user| self.store.has_no_container(user));
-                (users, may_stop)
+            // When it stops only for a while, those that need it stop first.
+            let dependents = if runs_desired {
+                self.pausing_dependents(name)
             } else {
-                (record.stop_after.clone(), self.may_stop(name))
+                record.stop_after.clone()
+            };
+            let may_stop = if runs_desired {
+                dependents
+                    .keys()
+                    .all(|dependent| self.store.has_no_container(dependent))
+            } else {
+                self.may_stop(name)
             };
             if !may_stop {
                 // [impl->swdd~agent-enqueues-unfulfilled-delete~1]
                 // [impl->swdd~agent-enqueues-update-with-unfulfilled-delete~1]
-                self.set_waits(name, Waits::ToStop, users);
+                self.set_waits(name, Waits::ToStop, dependents);
                 return present;
             }
             if record.staging.is_some() {
-                // Those that it waited for let it stop, whatever comes in their places.
+                // Its dependents let it stop, even if others come in their places.
                 self.set_waits(name, Waits::ToStop, BTreeMap::new());
                 return present;
             }
         }
-        let Some(wanted) = wanted else {
+        let Some(desired) = desired else {
             self.set_waits(name, Waits::No, BTreeMap::new());
             return Run::Nothing;
         };
@@ -742,53 +776,57 @@ impl<C: Clock> Workloads<C> {
             return if starts_again { present } else { Run::Nothing };
         }
         self.set_waits(name, Waits::No, BTreeMap::new());
-        Run::Instance(wanted)
+        Run::Instance(desired)
     }
 
-    /// Updates what the start of a workload has to wait for.
+    /// Updates the reasons for which the start of a workload has to wait.
     fn update_waiting(&mut self, name: &Name) {
-        let Some(wanted) = self
-            .records
-            .get(name)
-            .and_then(|record| record.wanted.clone())
-        else {
+        let Some(record) = self.records.get(name) else {
             return;
         };
-        let unmet = self.unmet(&wanted);
-        let unlisted = self.listings.hold_up(&wanted.workload.runtime);
+        let Some(desired) = record.desired.clone() else {
+            return;
+        };
+        let unmet = self.unmet(&desired);
+        let unlisted = self.listings.hold_up(&desired.workload.runtime);
         if let Some(record) = self.records.get_mut(name) {
             record.unmet = unmet;
             record.unlisted = unlisted;
         }
     }
 
-    /// The dependencies of what is wanted that are not met.
+    /// The dependencies of an instance that are not met.
     fn unmet(
         &self,
         AddedWorkload { workload, .. }: &AddedWorkload,
     ) -> BTreeMap<String, AddCondition> {
         self.store
-            .unmet(&workload.dependencies, |instance| self.counts(instance))
+            .unmet(&workload.dependencies, |instance| self.fulfils(instance))
     }
 
     /// Whether dependents of this instance may be started. One of ours that is about to be replaced
     /// or restarted would go while they start, unless it is not known yet whether it will be.
-    fn counts(&self, instance: &InstanceName) -> bool {
+    fn fulfils(&self, instance: &InstanceName) -> bool {
         let Some(record) = self.records.get(&instance.workload) else {
             return true;
         };
-        let Some(wanted) = &record.wanted else {
+        let Some(desired) = &record.desired else {
             return true;
         };
         if record.restarts_with.is_some() {
             return false;
         }
-        let is_replaced = wanted.instance != *instance && wanted.instance.agent == instance.agent;
+        let is_replaced = desired.instance != *instance && desired.instance.agent == instance.agent;
         !is_replaced || record.staging.is_some()
     }
 
-    /// Sets what the workload waits for; `users` are those after which its current instance stops.
-    fn set_waits(&mut self, name: &Name, waits: Waits, users: BTreeMap<String, DeleteCondition>) {
+    /// Sets the wait of a workload; its current instance stops after these `dependents`.
+    fn set_waits(
+        &mut self,
+        name: &Name,
+        waits: Waits,
+        dependents: BTreeMap<String, DeleteCondition>,
+    ) {
         let Some(record) = self.records.get_mut(name) else {
             return;
         };
@@ -799,19 +837,22 @@ impl<C: Clock> Workloads<C> {
             record.unmet.clear();
         }
         record.waits = waits;
-        record.stop_after = users;
+        record.stop_after = dependents;
     }
 
-    /// Whether the users of the current instance have reached what its end waits for. One that
-    /// waits for this end itself is left out, or both would wait for ever.
+    /// Whether the dependents of the current instance have reached the states that its end waits
+    /// for. One that waits for this end itself is left out, or both would wait without end.
     fn may_stop(&self, name: &Name) -> bool {
         let Some(record) = self.records.get(name) else {
             return true;
         };
-        for (user, condition) in &record.stop_after {
-            let in_circle =
-                || self.store.is_stopping(user, *condition) && self.goes_after(user, name);
-            if !self.store.may_stop(user, *condition) && !in_circle() {
+        for (dependent, condition) in &record.stop_after {
+            if self.store.may_stop(dependent, *condition) {
+                continue;
+            }
+            let is_in_circle =
+                self.store.is_stopping(dependent, *condition) && self.goes_after(dependent, name);
+            if !is_in_circle {
                 return false;
             }
         }
@@ -847,16 +888,16 @@ impl<C: Clock> Workloads<C> {
             return;
         };
         let before = self.store.own_of(name);
-        let is_settled = !self.awaits_listings;
-        let shown = record.shown(&before, is_settled);
+        let are_containers_known = !self.awaits_listings;
+        let shown = record.shown(&before, are_containers_known);
         for instance in before.keys() {
             if !shown.contains_key(instance) {
                 self.changes.push(removed(instance));
                 record.deleted.remove(instance);
             }
         }
-        if is_settled {
-            // What was deleted and is not there has ended.
+        if are_containers_known {
+            // A deleted instance that is not there has ended.
             for instance in record.deleted.clone() {
                 if !shown.contains_key(&instance) && !record.has(&instance) {
                     record.deleted.remove(&instance);
@@ -868,15 +909,14 @@ impl<C: Clock> Workloads<C> {
             Some(control_loop) => control_loop.is_up_to_date() || control_loop.unstarted.is_some(),
             None => true,
         };
-        // The wanted instance comes in the place of the others.
-        let wanted = record.wanted.as_ref().map(|wanted| &wanted.instance);
-        let (last, first): (Vec<_>, Vec<_>) = shown
-            .iter()
-            .partition(|(instance, _)| Some(*instance) == wanted);
-        for (instance, state) in first.into_iter().chain(last) {
+        // The desired instance comes in the place of the others, so it is last.
+        let desired = record.desired.as_ref().map(|desired| &desired.instance);
+        let mut in_order: Vec<_> = shown.iter().collect();
+        in_order.sort_by_key(|(instance, _)| Some(*instance) == desired);
+        for (instance, state) in in_order {
             let waits_to_stop = state.phase == Phase::StoppingWaitingToStop;
-            let is_wanted = Some(instance) == wanted && state.phase.state() != "Stopping";
-            if record.is_requested && is_settled && (waits_to_stop || is_wanted) {
+            let is_desired = Some(instance) == desired && state.phase.state() != "Stopping";
+            if record.is_requested && are_containers_known && (waits_to_stop || is_desired) {
                 record.must_show.insert(instance.clone());
             }
             let is_expected = is_answered && record.must_show.contains(instance);
@@ -889,7 +929,7 @@ impl<C: Clock> Workloads<C> {
         if is_answered {
             record.must_show.clear();
         }
-        record.is_requested &= !is_settled;
+        record.is_requested &= !are_containers_known;
         if self.store.replace_own(name, shown) {
             self.restart_dependents(BTreeSet::from([name.clone()]));
         }
@@ -911,7 +951,7 @@ impl<C: Clock> Workloads<C> {
     }
 
     /// These workloads have a new state: those that wait for it must be reconciled. Thousands may
-    /// change at once, so all that wait are looked at once.
+    /// change at once, so there is one search for all of them.
     // [impl->swdd~agent-handles-workloads-with-fulfilled-dependencies~1]
     // [impl->swdd~agent-keeps-workloads-with-unfulfilled-workload-dependencies-in-queue~1]
     pub(crate) fn states_changed(&mut self, workloads: &BTreeSet<Name>) {
@@ -944,7 +984,7 @@ impl<C: Clock> Workloads<C> {
         }
         control_loop.status = status;
         if is_done {
-            record.control_loop = None;
+            record.control_loop = None; // Without the handle of its mailbox the loop ends.
         }
         self.dirty.insert(name.clone());
         if has_ended {
@@ -954,10 +994,16 @@ impl<C: Clock> Workloads<C> {
 
     // ------------------------------------------------------------- conditions
 
-    /// Evaluates the conditions of an instance that is wanted, or staged, for the first time.
-    pub(super) fn evaluate(&mut self, added: &AddedWorkload, is_staged: bool) -> Option<Gate> {
-        let conditions = Gate::new(added, is_staged, &mut self.facts);
-        if conditions.as_ref().is_some_and(Gate::is_open) {
+    /// Evaluates the conditions of an instance that is desired, or staged, for the first time.
+    pub(super) fn evaluate(
+        &mut self,
+        added: &AddedWorkload,
+        is_staged: bool,
+    ) -> Option<StartConditions> {
+        let conditions = StartConditions::new(added, is_staged, &mut self.facts);
+        if let Some(conditions) = &conditions
+            && conditions.is_open()
+        {
             self.evaluate_until(self.context.clock.now() + PRECONDITION_INTERVAL);
         }
         conditions
@@ -980,7 +1026,9 @@ impl<C: Clock> Workloads<C> {
         }
         let mut blocked: BTreeMap<Name, Note> = BTreeMap::new();
         for (name, record) in &self.records {
-            if let Some(reason) = record.conditions.as_ref().and_then(Gate::reason) {
+            if let Some(conditions) = &record.conditions
+                && let Some(reason) = conditions.reason()
+            {
                 blocked.insert(name.clone(), reason);
             }
         }
@@ -998,8 +1046,8 @@ impl<C: Clock> Workloads<C> {
             let reason = blocked.remove(name);
             match (&record.blocked, &reason) {
                 (None, None) => continue,
-                (None, Some(reason)) => info!("Workload '{name}' may not run: {}", reason.text),
-                (Some(_), None) => info!("Workload '{name}' may run again."),
+                (None, Some(reason)) => info!("Workload '{name}' is blocked: {}", reason.text),
+                (Some(_), None) => info!("Workload '{name}' is not blocked any more."),
                 (Some(_), Some(_)) => {}
             }
             record.blocked = reason;
@@ -1007,25 +1055,25 @@ impl<C: Clock> Workloads<C> {
         }
     }
 
-    /// Whether a workload that runs as wanted must stop for a while: it is restarted with a
+    /// Whether a workload that runs as desired must stop for a while: it is restarted with a
     /// dependency, or is blocked. One that has ended for good has nothing to stop for a condition.
-    fn must_pause(&self, record: &Record<C>) -> bool {
-        let Some(wanted) = &record.wanted else {
+    fn must_pause(&self, record: &WorkloadRecord<C>) -> bool {
+        let Some(desired) = &record.desired else {
             return false;
         };
-        let must_stop = record.blocked.is_some() && !has_finished(wanted, &self.store);
+        let must_stop = record.blocked.is_some() && !has_finished(desired, &self.store);
         must_stop || record.restarts_with.is_some()
     }
 
     /// The workloads that need this one to run, and must stop for a while as well.
-    fn pausing_users(&self, name: &str) -> BTreeMap<String, DeleteCondition> {
-        let mut users = BTreeMap::new();
-        for (user, record) in &self.records {
+    fn pausing_dependents(&self, name: &str) -> BTreeMap<String, DeleteCondition> {
+        let mut dependents = BTreeMap::new();
+        for (dependent, record) in &self.records {
             if self.must_pause(record) && record.needs_running(name) {
-                users.insert(user.to_string(), DeleteCondition::NotPendingNorRunning);
+                dependents.insert(dependent.to_string(), DeleteCondition::NotPendingNorRunning);
             }
         }
-        users
+        dependents
     }
 
     /// Evaluates the conditions again if they are due.
@@ -1052,7 +1100,7 @@ impl<C: Clock> Workloads<C> {
                 }
             }
             if let Some(staged) = &mut record.staged {
-                // It may be created now, or not any more.
+                // Whether it can be created may have changed.
                 self.dirty.insert(name.clone());
                 if let Some(conditions) = &mut staged.conditions {
                     conditions.evaluate(&known, &self.facts.tags);
@@ -1069,19 +1117,19 @@ impl<C: Clock> Workloads<C> {
 
     // ------------------------------------------------------------------ views
 
-    /// What must run of each workload, whatever else of it there is still.
-    pub(crate) fn wanted(&self) -> impl Iterator<Item = &AddedWorkload> {
+    /// The desired instances, even if others of the same workloads still run.
+    pub(crate) fn desired(&self) -> impl Iterator<Item = &AddedWorkload> {
         self.records
             .values()
-            .filter_map(|record| record.wanted.as_ref())
+            .filter_map(|record| record.desired.as_ref())
     }
 
-    /// Which images workloads need. An update is open as long as anything is staged.
+    /// The images that workloads need. An update is open while an instance is staged.
     pub(crate) fn image_needs(&self) -> ImageNeeds {
         let mut needs = ImageNeeds::default();
         for (name, record) in &self.records {
             let mut instances = NeededInstances {
-                desired: record.wanted.clone(),
+                desired: record.desired.clone(),
                 ..NeededInstances::default()
             };
             if let Some(staged) = record.staged() {
@@ -1089,12 +1137,15 @@ impl<C: Clock> Workloads<C> {
                 instances.others.push(staged.clone());
             }
             if let Some(control_loop) = &record.control_loop {
-                let next = control_loop.target.next.as_ref();
-                instances.others.extend(next.map(|next| next.added.clone()));
-                let run = control_loop.target.run.added();
-                instances.others.extend(run.cloned());
-                let is_started = |added: &&AddedWorkload| self.was_started(&added.instance);
-                instances.started.extend(run.filter(is_started).cloned());
+                if let Some(next) = &control_loop.target.next {
+                    instances.others.push(next.added.clone());
+                }
+                if let Some(run) = control_loop.target.run.added() {
+                    instances.others.push(run.clone());
+                    if self.was_started(&run.instance) {
+                        instances.started.push(run.clone());
+                    }
+                }
             }
             needs.workloads.insert(name.clone(), instances);
         }
@@ -1116,27 +1167,30 @@ impl<C: Clock> Workloads<C> {
         }
     }
 
-    /// How often the workload was killed for want of memory.
+    /// How often the workload was killed because memory ran out.
     pub(crate) fn out_of_memory(&self, name: &Name) -> u64 {
-        let record = self.records.get(name);
-        match record.and_then(|record| record.control_loop.as_ref()) {
-            Some(control_loop) => control_loop.status.out_of_memory,
-            None => 0,
+        if let Some(record) = self.records.get(name)
+            && let Some(control_loop) = &record.control_loop
+        {
+            return control_loop.status.out_of_memory;
         }
+        0
     }
 
-    /// Whether this instance is wanted, staged or there.
+    /// Whether this instance is desired, staged or there.
     pub(crate) fn keeps(&self, instance: &InstanceName) -> bool {
         let Some(record) = self.records.get(&instance.workload) else {
             return false;
         };
-        let is_it = |added: &AddedWorkload| added.instance == *instance;
+        for added in [record.waiting(), record.staged()].into_iter().flatten() {
+            if added.instance == *instance {
+                return true;
+            }
+        }
         record.has(instance)
-            || record.waiting().is_some_and(is_it)
-            || record.staged().is_some_and(is_it)
     }
 
-    // -------------------------------------------------------- orders to loops
+    // ---------------------------------------------------------------- targets
 
     /// Sets the target of the control loop of a workload, which is started if there is none.
     // [impl->swdd~agent-executes-create-workload-operation~1]
@@ -1152,17 +1206,14 @@ impl<C: Clock> Workloads<C> {
         };
         let adopt = std::mem::take(&mut record.adopt);
         // A new delete retries a failed one at once.
-        let is_retry = record.is_requested && record.wanted.is_none() && !self.awaits_listings;
-        let first = match (&run, &next, adopt.first()) {
-            (Run::Instance(added), ..) => Some(&added.instance),
-            (_, Some(next), _) => Some(&next.added.instance),
-            (_, None, Some(found)) => Some(&found.instance),
-            (_, None, None) => None,
-        };
+        let is_retry = record.is_requested && record.desired.is_none() && !self.awaits_listings;
         let is_known = record.control_loop.is_some();
         if !is_known {
-            let Some(first) = first.cloned() else {
-                return;
+            let first = match (&run, &next, adopt.first()) {
+                (Run::Instance(added), ..) => added.instance.clone(),
+                (_, Some(next), _) => next.added.instance.clone(),
+                (_, None, Some(found)) => found.instance.clone(),
+                (_, None, None) => return, // It has nothing to do.
             };
             self.start_loop(first);
         }
@@ -1190,19 +1241,14 @@ impl<C: Clock> Workloads<C> {
         if let Run::Instance(added) = &run
             && is_new
         {
-            self.check_order(added);
+            self.log_start(added);
         }
     }
 
     /// Whether the log of an instance can be read, now or when it is started.
     pub(crate) fn log_of(&self, instance: &InstanceName) -> LogSource {
-        let InstanceName {
-            workload, agent, ..
-        } = instance;
-        let unknown =
-            || LogSource::Never(format!("workload '{workload}' is not on agent '{agent}'"));
-        let Some(record) = self.records.get(workload) else {
-            return unknown();
+        let Some(record) = self.records.get(&instance.workload) else {
+            return no_log_here(instance);
         };
         let control_loop = record.control_loop.as_ref();
         let progress = match control_loop {
@@ -1212,14 +1258,14 @@ impl<C: Clock> Workloads<C> {
         if let (StartProgress::Started(number), Some(control_loop)) = (progress, control_loop) {
             return self.readable(control_loop, Some(number), instance);
         }
-        let is_wanted = record
-            .wanted
-            .as_ref()
-            .is_some_and(|wanted| wanted.instance == *instance);
+        let is_desired = match &record.desired {
+            Some(desired) => desired.instance == *instance,
+            None => false,
+        };
         let state = self.store.get(instance);
         match state.map(|state| state.phase) {
-            // A container of an earlier agent is adopted, or the start was ordered.
-            None | Some(Phase::PendingInitial | Phase::PendingStarting) if is_wanted => {
+            // A container of an earlier agent is adopted, or the start is the target.
+            None | Some(Phase::PendingInitial | Phase::PendingStarting) if is_desired => {
                 match progress {
                     StartProgress::Failed => LogSource::Later(self.why_without_log(instance)),
                     StartProgress::UnderWay | StartProgress::Started(_) => LogSource::Starting,
@@ -1227,14 +1273,15 @@ impl<C: Clock> Workloads<C> {
             }
             // Its start was cancelled.
             Some(Phase::PendingInitial | Phase::PendingStarting) => {
-                LogSource::Never(format!("workload '{workload}' is deleted or replaced"))
+                let name = &instance.workload;
+                LogSource::Never(format!("workload '{name}' is deleted or replaced"))
             }
-            None | Some(Phase::Removed) => unknown(),
+            None | Some(Phase::Removed) => no_log_here(instance),
             Some(Phase::PendingWaitingToStart) => match control_loop {
                 Some(control_loop) if record.starts_again() => {
                     self.readable(control_loop, None, instance)
                 }
-                // What it may have was never started.
+                // A container that it may have was never started.
                 _ => LogSource::Later(self.why_without_log(instance)),
             },
             Some(
@@ -1279,7 +1326,7 @@ impl<C: Clock> Workloads<C> {
     }
 
     // [impl->swdd~agent-uses-specified-runtime~1]
-    fn check_order(&self, AddedWorkload { instance, workload }: &AddedWorkload) {
+    fn log_start(&self, AddedWorkload { instance, workload }: &AddedWorkload) {
         let name = &instance.workload;
         if !self.context.engines.contains_key(&workload.runtime) {
             warn!(
@@ -1352,7 +1399,14 @@ impl<C: Clock> Workloads<C> {
     }
 }
 
-/// Why a workload is blocked that needs this one, which is blocked itself.
+fn no_log_here(instance: &InstanceName) -> LogSource {
+    let InstanceName {
+        workload, agent, ..
+    } = instance;
+    LogSource::Never(format!("workload '{workload}' is not on agent '{agent}'"))
+}
+
+/// The reason why a workload is blocked that needs this one, which is blocked itself.
 fn waits_for_blocked(name: &str) -> Note {
     Note::new(Reason::BlockedDependency, reason::waits_for_blocked(name))
 }
@@ -1363,12 +1417,12 @@ fn has_finished(
     AddedWorkload { instance, workload }: &AddedWorkload,
     store: &WorkloadStateStore,
 ) -> bool {
-    match (
-        store.get(instance).map(|state| state.phase),
-        workload.restart_policy,
-    ) {
-        (Some(Phase::Succeeded), policy) => policy != RestartPolicy::Always,
-        (Some(Phase::FailedExecFailed), policy) => policy == RestartPolicy::Never,
+    let Some(state) = store.get(instance) else {
+        return false;
+    };
+    match state.phase {
+        Phase::Succeeded => workload.restart_policy != RestartPolicy::Always,
+        Phase::FailedExecFailed => workload.restart_policy == RestartPolicy::Never,
         _ => false,
     }
 }

@@ -390,7 +390,7 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn only_the_default_run_folder_is_created_and_nothing_in_it_is_removed() {
+fn default_run_folder_alone_is_created_and_never_cleaned() {
     let rig = Rig::new();
     let base = rig.folder.path().join("ankaios");
     rig.settings("", "-k -n A");
@@ -409,7 +409,7 @@ fn only_the_default_run_folder_is_created_and_nothing_in_it_is_removed() {
 }
 
 #[test]
-fn users_share_the_run_folder_and_the_folder_of_an_agent_is_closed() {
+fn run_folder_is_shared_and_the_agent_folder_private() {
     let rig = Rig::new();
     let base = rig.folder.path().join("ankaios");
     rig.settings("", "-k -n A");
@@ -419,7 +419,7 @@ fn users_share_the_run_folder_and_the_folder_of_an_agent_is_closed() {
     set_mode(&base.join("A_io"), 0o755);
     rig.settings("", "-k -n A");
     assert_eq!([mode(&base), mode(&base.join("A_io"))], [0o1777, 0o700]);
-    // Somebody has named this one, and its mode.
+    // A user has made this one, and set its mode.
     let given = rig.folder.path().join("given");
     fs::create_dir(&given).unwrap();
     for (before, after) in [(0o700, 0o700), (0o755, 0o755), (0o777, 0o1777)] {

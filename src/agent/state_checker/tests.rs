@@ -439,7 +439,7 @@ fn a_missing_process_has_ended_where_the_engine_has_our_pids() {
 
 // [utest->swdd~agent-provides-generic-state-checker-implementation~1]
 #[test]
-fn where_an_end_cannot_be_noticed_the_containers_are_listed_every_second() {
+fn containers_without_exit_events_are_listed_every_second() {
     for pid in [0, 7] {
         let mut bench = Bench::new();
         bench.checker.env.unnoticed = vec![7];
@@ -459,7 +459,7 @@ fn where_an_end_cannot_be_noticed_the_containers_are_listed_every_second() {
 }
 
 #[test]
-fn a_process_that_ended_before_it_could_be_watched_is_not_noticed_a_second_late() {
+fn process_that_ended_before_its_watch_is_noticed_soon() {
     let mut bench = Bench::new();
     bench.checker.env.gone = vec![7];
     bench.watch("brief", 1);
@@ -472,7 +472,7 @@ fn a_process_that_ended_before_it_could_be_watched_is_not_noticed_a_second_late(
 }
 
 #[test]
-fn a_process_of_another_pid_namespace_is_looked_for_often_only_at_first() {
+fn process_of_another_pid_namespace_is_rarely_looked_for_later() {
     let mut bench = Bench::new();
     bench.checker.env.gone = vec![7];
     bench.watch("web", 1);
@@ -498,7 +498,7 @@ fn a_process_is_watched_as_soon_as_that_becomes_possible() {
 }
 
 #[test]
-fn a_container_that_the_engine_restarted_is_watched_by_its_new_process() {
+fn container_restarted_by_the_engine_gets_a_new_process_watch() {
     let mut bench = Bench::watching(&["web"]);
     bench.end(1);
     bench.answer_listing(vec![running("web", 2)]);
@@ -558,7 +558,7 @@ fn a_listing_that_began_before_a_start_says_nothing_about_it() {
 }
 
 #[test]
-fn paused_and_removed_behind_our_back_is_seen_by_the_repair_listing() {
+fn pauses_and_removals_by_others_are_seen_by_the_next_listing() {
     let mut bench = Bench::watching(&["web"]);
     bench.answer_listing_after(
         REPAIR_INTERVAL,
@@ -795,7 +795,7 @@ fn a_passing_state_is_looked_at_less_and_less_often() {
         0,
     )]);
     bench.expect_listing_after(SECOND);
-    // Nobody knows what these states of nerdctl and podman mean.
+    // These states of nerdctl and podman have no known meaning.
     for state in ["stopped", "paused"] {
         for seconds in [1, 2, 4, 8, 16, 30, 30] {
             bench.list(vec![container(
@@ -814,7 +814,7 @@ fn a_passing_state_is_looked_at_less_and_less_often() {
 
 // [utest->swdd~podman-state-getter-returns-unknown-state~1]
 #[test]
-fn an_engine_that_cannot_be_asked_twice_makes_all_states_unknown() {
+fn engine_that_fails_twice_makes_all_states_unknown() {
     let mut bench = Bench::watching(&["a", "b"]);
     bench.expect_listing_after(REPAIR_INTERVAL);
     bench.fail();
@@ -876,7 +876,7 @@ fn the_engine_rests_as_long_as_it_worked() {
 }
 
 #[test]
-fn what_starts_while_the_engine_works_or_rests_is_served_by_one_listing() {
+fn listing_serves_all_starts_that_came_during_the_last_one() {
     let mut bench = Bench::new();
     bench.watch("a", 1);
     bench.expect_listing();
@@ -902,7 +902,7 @@ fn of_one_instance_the_container_named_last_is_watched() {
 }
 
 #[test]
-fn a_question_for_all_containers_is_answered_by_a_listing_that_began_after_it() {
+fn request_for_all_containers_gets_a_listing_that_began_later() {
     let mut bench = Bench::new();
     let (sender, answers) = bounded(4);
     let ask = |bench: &mut Bench| {
@@ -1042,7 +1042,7 @@ fn the_threads_report_and_end_with_their_sender() {
 }
 
 #[test]
-fn a_container_whose_process_is_known_runs_without_a_listing_until_it_ends() {
+fn container_with_known_process_runs_without_listing() {
     let mut bench = Bench::new();
     bench.watch_process("web", 7);
     assert_eq!(bench.take_reports(), ["web Running(Ok)"]);
@@ -1076,7 +1076,7 @@ fn a_process_that_cannot_be_watched_proves_nothing() {
 
 /// As long as it is only created or initialised; nothing is listed for it.
 #[test]
-fn a_prepared_container_that_others_remove_or_start_is_told_once_with_the_next_listing() {
+fn lost_prepared_container_is_reported_once_by_the_next_listing() {
     let pending = |name: &str| container(name, &ExecutionState::plain(Phase::PendingStarting), 0);
     for now in [None, Some(running("web", 1)), Some(exited("web", 0))] {
         let mut bench = Bench::new();

@@ -161,7 +161,7 @@ fn state(phase: Phase) -> WorkloadState {
 
 // [utest->swdd~agent-sends-hello~1]
 #[test]
-fn a_lost_connection_is_told_and_made_again_and_what_was_put_meanwhile_is_sent() {
+fn lost_connection_is_reported_and_made_again() {
     let (server, peers) = endpoint("127.0.0.1:0".parse().unwrap());
     let uplink = Running::start(address_of(&server), VERSION);
     let to_agent = opened(&peers);
@@ -256,7 +256,7 @@ fn is_logged(log: &mut InterruptionLog, reason: &str, now: Instant) -> bool {
 }
 
 #[test]
-fn a_day_without_server_fills_no_log_and_a_new_reason_is_told_at_once() {
+fn long_absence_of_the_server_logs_new_reasons_only() {
     let clock = ManualClock::new();
     let mut log = InterruptionLog::default();
     let told = (0..86_400).filter(|_| {

@@ -116,7 +116,7 @@ impl UsageSampler {
         }
     }
 
-    /// Takes a sample with the bytes of images, from what is known: no engine is called.
+    /// Takes a sample with the known bytes of images: no engine is called.
     // [impl->swdd~agent-shows-bytes-of-images~1]
     pub(crate) fn sample_with_images(&self) -> AgentUsage {
         let mut usage = self.sample().usage;

@@ -187,7 +187,7 @@ fn a_sample_has_each_watched_instance_and_the_node() {
 }
 
 #[test]
-fn one_thread_takes_samples_and_a_newer_request_replaces_the_one_it_responds_to() {
+fn newer_usage_request_replaces_the_one_under_way() {
     let (outbox, uplink) = uplink_outbox();
     uplink.connected();
     let top = tempfile::tempdir().unwrap();

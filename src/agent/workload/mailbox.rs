@@ -393,7 +393,7 @@ mod tests {
 
     // [utest->swdd~agent-uses-bounded-channels~1]
     #[test]
-    fn only_the_newest_target_applies_and_keeps_all_found_containers() {
+    fn newest_target_applies_and_keeps_all_found_containers() {
         let (handle, mailbox) = mailbox();
         for number in 1..=2 {
             let found = FoundContainer {
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_result_of_a_probe_counts_but_a_verdict_stays_until_there_is_another_one() {
+    fn newest_probe_result_applies_unless_a_verdict_waits() {
         let (_handle, slot) = mailbox();
         let report = |(key, attempts, is_verdict)| {
             let (outcome, in_a_row) = (Outcome::Holds, 1);
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mailbox_without_handle_is_abandoned_whoever_else_may_report() {
+    fn mailbox_without_handle_is_abandoned_despite_other_senders() {
         let (handle, mailbox) = mailbox();
         let reply = mailbox.begin_watch();
         assert!(!mailbox.is_abandoned());

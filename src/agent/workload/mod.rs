@@ -147,7 +147,7 @@ pub struct WorkloadControlLoop<C: Clock> {
     stage: LoopStage,
 }
 
-/// The event that the loop waits for besides targets.
+/// The event that the loop waits for, beside targets.
 enum LoopStage {
     /// None: the current instance runs, has ended for good, or cannot run.
     Idle,

@@ -236,7 +236,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         });
     }
 
-    /// Removes the container of the current instance later. It has none from now on.
+    /// Removes the container of the current instance later. It has none meanwhile.
     pub(super) fn remove_own(&mut self, kind: RemovalKind) {
         let Some(id) = self.container.take() else {
             return;

@@ -36,7 +36,7 @@ pub(super) struct StartUnderWay {
     number: u64,
     /// A prepared container is started.
     is_prepared: bool,
-    /// The start slot, until the start has taken so long that others need it.
+    /// The start slot, until the start takes too long and others need it.
     slot: Option<SlotRequest>,
     since: Instant,
     /// When to report next for how long it has been running.
@@ -89,8 +89,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Starts the current instance. There is no slot when a part of the start took so long that it
-    /// was given back.
+    /// Starts the current instance. There is no slot when a part of the start took too long and
+    /// gave it back.
     // [impl->swdd~agent-workload-control-loop-executes-create~3]
     pub(super) fn start(&mut self, slot: Option<SlotRequest>) {
         if self.removals.block_start() {

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_comes_back_wakes_who_waited_longest_and_nobody_else() {
+    fn returned_slot_wakes_the_longest_waiting_loop_only() {
         let slots = StartSlots::new(2, 2, 1);
         let mut taken = vec![request(&slots), request(&slots)];
         let woken = Arc::new(Mutex::new(Vec::new()));

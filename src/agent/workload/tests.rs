@@ -35,7 +35,7 @@ struct Rig {
     status: Arc<Status>,
     clock: ManualClock,
     engine: FakeEngine,
-    /// The engine of another runtime, `other`, and what its state checker was told.
+    /// The engine of another runtime, `other`, and the commands to its state checker.
     other: FakeEngine,
     _other_watched: Receiver<WatchCommand>,
     /// Engine calls that were started and have not begun.
@@ -46,11 +46,11 @@ struct Rig {
     slots: StartSlots,
     folder: tempfile::TempDir,
     steps: LoopStep,
-    /// What it was told besides.
+    /// The other commands to it.
     watch_commands: Vec<&'static str>,
     /// Takes the states of the newest watch.
     reply: Option<StateReply>,
-    /// The restarts that it was told with it.
+    /// The restarts in that command.
     restarts: u32,
 }
 
@@ -413,7 +413,7 @@ fn create_that_the_engine_can_never_do_is_final_until_an_update() {
 
 // [utest->swdd~agent-skips-unknown-runtime~1]
 #[test]
-fn workload_without_engine_fails_for_good_can_be_updated_and_deleted() {
+fn unknown_runtime_fails_for_good_until_updated_or_deleted() {
     let mut rig = Rig::new();
     let order = rig.order_with("a", |workload| {
         workload.files.push(file("/x"));
@@ -434,7 +434,7 @@ fn workload_without_engine_fails_for_good_can_be_updated_and_deleted() {
 }
 
 #[test]
-fn a_long_create_shows_its_age_behind_the_last_failure_and_gives_its_slot_back() {
+fn long_create_shows_its_age_and_returns_its_slot() {
     let mut rig = Rig::new();
     rig.engine.inject(Call::Create, [Fault::Fails]);
     let slots = rig.slots.clone();
@@ -462,7 +462,7 @@ fn a_long_create_shows_its_age_behind_the_last_failure_and_gives_its_slot_back()
 }
 
 #[test]
-fn the_age_of_a_create_does_not_hide_why_the_last_attempt_failed() {
+fn age_of_a_create_keeps_the_reason_of_the_last_failure() {
     let mut rig = Rig::new();
     rig.hold_calls = true;
     rig.want_config("a");
@@ -482,7 +482,7 @@ fn the_age_of_a_create_does_not_hide_why_the_last_attempt_failed() {
 }
 
 #[test]
-fn create_timeout_ends_a_create_and_what_it_left_is_looked_for_before_the_next() {
+fn create_timeout_ends_the_create_and_searches_its_container() {
     let limit = Duration::from_secs(5);
     let mut rig = Rig::with(|context| context.calls.create_timeout = Some(limit));
     rig.engine
@@ -519,7 +519,7 @@ fn create_timeout_ends_a_create_and_what_it_left_is_looked_for_before_the_next()
 
 /// Seed 149 of the simulation.
 #[test]
-fn what_came_late_of_a_call_stayed_when_its_instance_could_never_run_in_another_form() {
+fn late_container_of_a_call_is_removed_for_a_failed_instance() {
     let mut rig = Rig::new();
     rig.engine.inject(Call::Create, [Fault::TimesOut]);
     rig.want_config("a");
@@ -531,8 +531,7 @@ fn what_came_late_of_a_call_stayed_when_its_instance_could_never_run_in_another_
 }
 
 #[test]
-fn a_workload_whose_engine_is_not_installed_could_be_neither_deleted_nor_moved_to_another_runtime()
-{
+fn workload_without_installed_engine_is_deleted_and_moved() {
     for moves in [false, true] {
         let mut rig = Rig::new();
         rig.engine.inject(Call::Create, [Fault::IsMissing]);
@@ -611,7 +610,7 @@ fn an_instance_with_a_second_container_is_removed_when_both_are() {
 }
 
 #[test]
-fn containers_that_are_too_many_are_removed_and_reported_as_their_instances() {
+fn orphaned_containers_are_removed_and_shown_as_instances() {
     let mut rig = Rig::new();
     let elsewhere = rig.other.clone();
     rig.create("a", |_| {});
@@ -634,10 +633,10 @@ fn containers_that_are_too_many_are_removed_and_reported_as_their_instances() {
     assert_eq!(rig.states(), [gone("c"), "ended web".to_owned()]);
 }
 
-/// Its end would not be reported when it is deleted, and whoever waits for that would wait for
-/// ever.
+/// Otherwise its end would not be reported when it is deleted, and others would wait for that
+/// without end.
 #[test]
-fn an_instance_that_comes_while_an_older_container_of_it_goes_was_not_accounted_for() {
+fn returning_instance_outlives_its_old_container() {
     let mut rig = Rig::new();
     rig.create("b", |_| {});
     rig.other.inject(Call::Delete, vec![Fault::Fails; 2]);
@@ -651,7 +650,7 @@ fn an_instance_that_comes_while_an_older_container_of_it_goes_was_not_accounted_
 }
 
 #[test]
-fn an_instance_that_is_wanted_when_the_last_of_it_goes_is_reported_as_gone() {
+fn instance_desired_when_its_last_container_goes_has_ended() {
     let mut rig = Rig::new();
     rig.create("a", |_| {});
     rig.engine.inject(Call::Delete, [Fault::Fails]);
@@ -670,7 +669,7 @@ fn an_instance_that_is_wanted_when_the_last_of_it_goes_is_reported_as_gone() {
 }
 
 #[test]
-fn only_so_many_creates_run_at_a_time_and_a_delete_does_not_wait_for_a_slot() {
+fn creates_are_bounded_and_deletes_need_no_slot() {
     let mut rig = Rig::new();
     let taken = [
         rig.slots.try_take(SlotUse::Start),
@@ -745,7 +744,7 @@ fn set_open(path: &Path, is_open: bool) {
 }
 
 #[test]
-fn a_workload_whose_folder_others_control_is_tried_again_until_they_do_not() {
+fn workload_with_a_folder_of_others_is_retried() {
     for (what, has_file) in [("workload file", true), ("control interface", false)] {
         let mut rig = Rig::new();
         let folder = rig.path("a");
@@ -799,7 +798,7 @@ fn a_control_interface_that_others_could_change_is_made_anew() {
 // [utest->swdd~agent-workload-control-loop-limits-retry-attempts~1]
 // [utest->swdd~agent-workload-control-loop-retry-limit-set-execution-state~2]
 #[test]
-fn retries_end_at_the_limit_and_revive_silently_every_quarter_of_an_hour() {
+fn retries_end_at_the_limit_and_revive_without_reports() {
     let mut rig = Rig::new();
     rig.engine.inject(Call::Create, vec![Fault::Fails; 6]);
     rig.want_config("a");
@@ -909,7 +908,7 @@ fn delete_removes_container_and_folder_and_ends_the_loop() {
 
 // [utest->swdd~agent-workload-control-loop-delete-failed-allows-retry~1]
 #[test]
-fn failed_delete_keeps_the_container_known_and_is_retried_until_it_works() {
+fn failed_delete_keeps_the_container_and_is_retried() {
     let mut rig = Rig::new();
     rig.create("a", |_| {});
     rig.engine
@@ -947,7 +946,7 @@ fn delete_of_what_was_never_created_works() {
 }
 
 #[test]
-fn what_a_failed_create_or_start_left_is_not_forgotten_when_it_cannot_be_deleted_at_once() {
+fn leftover_of_a_failed_start_is_removed_later_if_not_at_once() {
     use Fault::{LeavesHalfDone, TimesOut};
     let cases = [
         (Call::Create, LeavesHalfDone, Call::Find),
@@ -1058,7 +1057,7 @@ fn update_removes_the_old_then_starts_the_new() {
 
 // [utest->swdd~agent-workload-control-loop-update-delete-failed-allows-retry~1]
 #[test]
-fn update_whose_delete_fails_keeps_the_new_workload_and_tries_again() {
+fn update_whose_delete_fails_keeps_its_workload_and_retries() {
     let mut rig = Rig::new();
     rig.create("a", |_| {});
     rig.engine
@@ -1076,7 +1075,7 @@ fn update_whose_delete_fails_keeps_the_new_workload_and_tries_again() {
 }
 
 #[test]
-fn an_instance_that_waits_behind_a_failed_delete_and_is_replaced_is_never_there() {
+fn instance_replaced_behind_a_failed_delete_never_appears() {
     for (next, last) in [
         (None, "ended web".to_owned()),
         (Some("b"), starting("b")),
@@ -1095,9 +1094,9 @@ fn an_instance_that_waits_behind_a_failed_delete_and_is_replaced_is_never_there(
     }
 }
 
-/// A rollback of what was never switched.
+/// A rollback of an update that was never switched.
 #[test]
-fn a_target_that_is_set_back_before_it_was_followed_touches_no_container() {
+fn target_that_is_set_back_early_touches_no_container() {
     let mut rig = Rig::new();
     let id = rig.create("a", |_| {});
     rig.states();
@@ -1183,7 +1182,7 @@ fn a_workload_that_succeeded_is_started_in_its_own_container() {
 }
 
 #[test]
-fn pods_that_succeeded_were_forgotten_when_their_next_create_failed() {
+fn succeeded_pods_stay_known_when_their_next_create_fails() {
     let mut rig = Rig::new();
     rig.engine.forbid_start_again();
     let id = rig.always("a");
@@ -1237,7 +1236,7 @@ fn a_workload_that_failed_gets_a_new_container() {
 }
 
 #[test]
-fn a_failed_start_of_an_ended_container_is_retried_with_a_new_one_unless_it_could_not_be_tried() {
+fn failed_restart_is_retried_in_a_new_container() {
     let cases: [(_, &[_]); 2] = [
         (Fault::Fails, &["delete web", "create web"]),
         (Fault::IsMissing, &["start web"]),
@@ -1295,7 +1294,7 @@ fn only_an_end_that_nothing_follows_is_kept() {
 }
 
 #[test]
-fn an_ended_container_that_can_never_be_started_again_is_still_removed() {
+fn ended_container_that_cannot_start_again_is_removed() {
     let mut rig = Rig::new();
     rig.always("a");
     rig.engine.inject(Call::Start, [Fault::Unsupported]);
@@ -1330,7 +1329,7 @@ fn an_update_forgets_the_crashes_of_the_old_workload() {
 }
 
 #[test]
-fn starts_of_a_workload_that_succeeds_at_once_are_a_second_apart() {
+fn starts_of_a_short_workload_are_a_second_apart() {
     let mut rig = Rig::new();
     rig.always("a");
     for _ in 0..5 {
@@ -1381,7 +1380,7 @@ fn starts_after_the_first_are_counted_until_an_update() {
 }
 
 #[test]
-fn commands_and_a_revival_by_others_end_the_waiting_for_a_restart() {
+fn commands_and_revivals_end_the_wait_for_a_restart() {
     for case in ["running", "delete", "update"] {
         let mut rig = Rig::new();
         rig.always("a");
@@ -1444,7 +1443,7 @@ fn an_end_that_was_told_twice_counted_as_two_crashes() {
 }
 
 #[test]
-fn the_time_that_a_container_ran_after_somebody_started_it_did_not_end_the_back_off() {
+fn running_time_after_a_revival_does_not_end_the_backoff() {
     let mut rig = Rig::new();
     crashes_in_a_row(&mut rig);
     rig.observe(ExecutionState::plain(Phase::Running));
@@ -1506,7 +1505,7 @@ fn resume_watches_reports_nothing_and_restarts_with_everything() {
 /// Simulated seeds 3011153 and 3013823: a listing showed a container as running that was only
 /// created. It was taken over and never started.
 #[test]
-fn a_container_that_was_taken_over_and_was_never_started_is_replaced() {
+fn adopted_container_that_was_never_started_is_replaced() {
     for policy in RestartPolicy::ALL {
         let mut rig = Rig::new();
         rig.hold("a", ExecutionState::plain(Phase::Running));
@@ -1539,7 +1538,7 @@ fn a_container_that_was_taken_over_and_was_never_started_is_replaced() {
 }
 
 #[test]
-fn an_end_of_a_container_that_was_only_created_counts_like_any_other() {
+fn end_of_an_only_created_container_is_a_usual_end() {
     let mut rig = Rig::new();
     rig.hold("a", ExecutionState::plain(Phase::Running));
     rig.want_existing("a", |workload| {
@@ -1605,7 +1604,7 @@ fn only_a_workload_with_allow_rules_gets_a_control_interface() {
 }
 
 #[test]
-fn an_update_keeps_the_control_interface_exactly_when_path_and_rules_stay() {
+fn update_keeps_the_control_interface_with_same_path_and_rules() {
     let mut rig = Rig::new();
     rig.create("a", |workload| allow(workload, "agents"));
     let first = rig.input_inode("a").unwrap();
@@ -1637,7 +1636,7 @@ fn an_update_keeps_the_control_interface_exactly_when_path_and_rules_stay() {
 }
 
 #[test]
-fn the_control_interface_goes_with_its_workload_and_stays_with_a_restarted_one() {
+fn control_interface_goes_with_its_workload_only() {
     let mut rig = Rig::new();
     rig.create("a", |workload| {
         workload.restart_policy = RestartPolicy::Always;
@@ -1677,7 +1676,7 @@ fn control_interface_that_others_removed_is_made_anew() {
 }
 
 #[test]
-fn an_agent_that_ends_leaves_the_control_interface_of_its_workloads() {
+fn ending_agent_leaves_control_interfaces_of_workloads() {
     let mut rig = Rig::new();
     rig.create("a", |workload| allow(workload, "agents"));
     let before = rig.input_inode("a");
@@ -1689,7 +1688,7 @@ fn an_agent_that_ends_leaves_the_control_interface_of_its_workloads() {
 }
 
 #[test]
-fn a_workload_starts_without_control_interface_when_that_cannot_be_made() {
+fn workload_starts_without_a_control_interface_that_fails() {
     let mut rig = Rig::new();
     let folder = rig.control_folder("a");
     std::fs::create_dir_all(&folder).unwrap();

@@ -257,7 +257,7 @@ fn answer(id: &str) -> Response {
 }
 
 #[test]
-fn a_hello_was_lost_when_the_workload_came_back_before_its_end_was_read() {
+fn hello_right_after_a_reopened_pipe_is_not_lost() {
     // It is sent before or after the agent reads, with something left unread or not.
     for (early, left) in [(false, &[][..]), (true, &[]), (false, &[0xff; 3])] {
         let mut rig = Rig::new();
@@ -317,7 +317,7 @@ fn requests_go_out_and_answers_come_back() {
 
 // [utest->swdd~agent-handles-control-interface-input-pipe-not-read~1]
 #[test]
-fn a_frame_that_was_cut_is_continued_or_forgotten_but_never_followed_by_another() {
+fn frame_that_was_cut_is_continued_or_forgotten() {
     let mut rig = Rig::new();
     let (_interface, mut client) = rig.greeted("w");
     let large = 3_000_000;
@@ -368,7 +368,7 @@ fn requests_are_read_while_the_workload_reads_no_answers() {
 /// Clients may take all that the pipe holds and then wait for the pipe although they have messages
 /// left.
 #[test]
-fn a_second_message_is_not_written_before_the_first_one_was_read() {
+fn second_message_is_written_after_the_first_was_read() {
     for bytes in [10, 100_000] {
         let mut rig = Rig::new();
         let (_interface, mut client) = rig.greeted("w");
@@ -430,7 +430,7 @@ fn a_new_user_of_the_pipes_gets_nothing_of_the_earlier_one() {
 }
 
 #[test]
-fn a_restarted_container_finds_clean_pipes_and_has_to_send_a_hello() {
+fn restarted_container_gets_clean_pipes_and_must_send_a_hello() {
     let mut rig = Rig::new();
     let (interface, mut client) = rig.greeted("w");
     rig.hub.follow("w", "kept");
@@ -547,7 +547,7 @@ fn answer_all(rig: &Rig, bytes: usize) -> Vec<String> {
 
 // [utest->swdd~agent-adds-workload-prefix-id-control-interface-request~1]
 #[test]
-fn the_id_that_the_server_sees_begins_with_the_workload_whatever_the_workload_writes() {
+fn full_id_begins_with_the_workload_whatever_it_writes() {
     let mut rig = Rig::new();
     let (_interface, mut client) = rig.greeted("web");
     for id in ["a", "", "other@a", "@", "agent_A@other@a", "web@web", "1@a"] {
@@ -561,7 +561,7 @@ fn the_id_that_the_server_sees_begins_with_the_workload_whatever_the_workload_wr
 }
 
 #[test]
-fn a_flood_of_requests_waits_in_the_pipe_for_answers_and_does_not_delay_others() {
+fn flood_of_requests_waits_in_the_pipe_and_delays_no_other() {
     let mut rig = Rig::new();
     let (_greedy, mut greedy) = rig.greeted("greedy");
     let (_modest, mut modest) = rig.greeted("modest");
@@ -598,7 +598,7 @@ fn a_flood_of_requests_waits_in_the_pipe_for_answers_and_does_not_delay_others()
 }
 
 #[test]
-fn without_a_server_one_request_waits_and_the_next_and_a_large_one_are_answered() {
+fn one_request_waits_without_a_server_and_others_fail() {
     let mut rig = Rig::new();
     let (_interface, mut client) = rig.greeted("w");
     rig.send(&mut client, ask("sent"));
@@ -645,7 +645,7 @@ fn without_a_server_one_request_waits_and_the_next_and_a_large_one_are_answered(
 
 // [utest->swdd~agent-renews-event-subscriptions~1]
 #[test]
-fn after_a_reconnect_one_subscription_of_a_workload_is_sent_at_a_time() {
+fn subscriptions_after_a_reconnect_are_renewed_one_by_one() {
     let mut rig = Rig::new();
     let (_interface, mut client) = rig.greeted("w");
     let ids = ["a", "b", "c"];
@@ -709,7 +709,7 @@ fn write_some(client: &Client, bytes: &[u8]) -> usize {
 }
 
 #[test]
-fn large_messages_are_read_one_at_a_time_in_turn_and_small_ones_pass() {
+fn large_messages_are_read_in_turn_and_small_ones_pass() {
     const BYTES: usize = 300_000;
     let mut rig = Rig::new();
     let names = ["one", "two", "three"];
@@ -757,7 +757,7 @@ fn large_messages_are_read_one_at_a_time_in_turn_and_small_ones_pass() {
 }
 
 #[test]
-fn a_large_message_that_is_not_complete_in_time_ends_its_session_only_while_others_wait() {
+fn slow_large_message_ends_its_session_while_others_wait() {
     let mut rig = Rig::new();
     let (_slow, mut slow) = rig.greeted("slow");
     let (_other, mut other) = rig.greeted("other");

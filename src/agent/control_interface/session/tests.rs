@@ -391,7 +391,7 @@ fn a_message_has_to_be_complete_in_time_from_its_first_byte() {
 }
 
 #[test]
-fn lengths_above_the_limit_end_an_established_session_with_a_reason() {
+fn lengths_above_the_limit_end_a_session_with_a_reason() {
     let mut rig = Rig::established();
     rig.bytes(&[0x80, 0x80, 0x80, 0x80, 0x80, 2]);
     assert_eq!(
@@ -451,7 +451,7 @@ fn deeply_nested_messages_are_no_danger() {
 }
 
 #[test]
-fn an_id_that_fills_a_message_is_refused_here_and_only_its_beginning_comes_back() {
+fn id_that_fills_a_message_is_refused_and_cut() {
     let mut rig = Rig::established();
     let prefix = "web".len() + PREFIX_MAX;
     let longest = "ä".repeat((REQUEST_ID_MAX - prefix) / 2);
@@ -488,7 +488,7 @@ fn a_partial_message_has_another_number_than_the_next_one() {
 }
 
 #[test]
-fn a_workload_that_writes_whatever_there_is_does_not_fill_the_log_of_its_agent() {
+fn workload_that_writes_anything_does_not_fill_the_log() {
     let kinds = [
         FromWorkload::Hello {
             version: "1.0.0".to_owned(),

@@ -22,7 +22,7 @@ impl Rig {
         sent
     }
 
-    /// What was sent and called until now is of no interest.
+    /// Forgets the messages and calls until now.
     fn forget(&self) {
         self.sent();
         self.engine.take_calls();
@@ -71,7 +71,7 @@ fn plain(phase: Phase) -> ExecutionState {
 // [utest->swdd~agent-facade-forwards-list-reusable-workloads-call~1]
 // [utest->swdd~agent-existing-workloads-starts-new-if-not-found~1]
 #[test]
-fn a_wanted_workload_without_container_is_created_after_one_listing() {
+fn desired_workload_without_container_is_created_after_listing() {
     let mut rig = silent();
     rig.agent.hello(&[wanted("w", "a")]);
     assert_eq!(rig.engine.take_calls(), ["list", "create w"]);
@@ -158,7 +158,7 @@ fn what_cannot_be_started_again_is_replaced_when_it_succeeded() {
 }
 
 #[test]
-fn an_engine_that_is_not_installed_is_asked_once_per_hello_and_by_the_workloads_that_want_it() {
+fn missing_engine_is_called_once_per_hello_and_per_workload() {
     let mut rig = silent();
     rig.engine
         .inject(Call::List, [Fault::IsMissing, Fault::IsMissing]);
@@ -174,7 +174,7 @@ fn an_engine_that_is_not_installed_is_asked_once_per_hello_and_by_the_workloads_
 }
 
 #[test]
-fn reuse_and_replace_wait_for_the_dependencies_but_the_old_container_goes_as_soon_as_it_is_found() {
+fn replacement_waits_for_dependencies_but_removes_at_once() {
     let waits = "w:a Pending(WaitingToStart): 'waits for 'other' to run'";
     for (config, phase, calls, states, start) in [
         ("a", Phase::Succeeded, vec!["list"], vec![waits], "start w"),
@@ -208,7 +208,7 @@ fn reuse_and_replace_wait_for_the_dependencies_but_the_old_container_goes_as_soo
 }
 
 #[test]
-fn a_finished_container_that_waits_for_reuse_is_removed_with_its_workload() {
+fn finished_container_kept_for_reuse_goes_with_its_workload() {
     let mut rig = found(&[("w", "a", plain(Phase::Succeeded))]);
     rig.agent.hello(&[needs_other("w")]);
     rig.change(&[], &[deleted_after(&instance("w", "a"), &[])]);
@@ -258,8 +258,7 @@ fn a_failed_delete_of_an_unneeded_container_is_retried() {
 }
 
 #[test]
-fn of_several_containers_of_one_workload_the_best_stays_and_nothing_is_said_of_others_of_its_instance()
- {
+fn best_of_several_containers_of_a_workload_stays() {
     let mut rig = found(&[("w", "b", plain(Phase::Running))]);
     let best = rig.engine.add(&instance("w", "a"), plain(Phase::Running));
     rig.engine.add(&instance("w", "a"), plain(Phase::Succeeded));
@@ -281,7 +280,7 @@ fn of_several_containers_of_one_workload_the_best_stays_and_nothing_is_said_of_o
 }
 
 #[test]
-fn the_old_container_of_a_workload_that_moved_to_another_runtime_goes_before_the_new_one_comes() {
+fn old_container_of_a_moved_workload_goes_before_the_new_one() {
     for state in [Phase::Running, Phase::Succeeded] {
         let mut rig = found(&[("w", "a", plain(state))]);
         rig.agent
@@ -300,7 +299,7 @@ fn the_old_container_of_a_workload_that_moved_to_another_runtime_goes_before_the
 }
 
 #[test]
-fn finished_workloads_run_again_after_an_agent_restart_unless_the_settings_say_otherwise() {
+fn finished_workloads_run_again_after_an_agent_restart_or_not() {
     #[derive(Debug, PartialEq)]
     enum LastRun {
         ThisBoot,
@@ -467,7 +466,7 @@ fn pod_whose_failed_container_was_removed_keeps_its_failure() {
 }
 
 #[test]
-fn a_container_with_a_name_that_leads_out_of_the_folder_is_left_alone() {
+fn container_with_a_name_outside_the_folder_is_left_alone() {
     let mut rig = silent();
     rig.engine.add(
         &InstanceName::with_id("..", "../etc", "agent_A"),
@@ -481,7 +480,7 @@ fn a_container_with_a_name_that_leads_out_of_the_folder_is_left_alone() {
 // ------------------------------------------------------------ listing fails
 
 #[test]
-fn when_the_engine_cannot_list_workloads_are_created_and_leftovers_removed_later() {
+fn failed_listing_creates_workloads_and_removes_later() {
     let mut rig = found(&[
         ("w", "a", plain(Phase::Succeeded)),
         ("w", "b", plain(Phase::Running)),
@@ -516,7 +515,7 @@ fn when_the_engine_cannot_list_workloads_are_created_and_leftovers_removed_later
 }
 
 #[test]
-fn nobody_says_that_a_report_is_complete_while_an_engine_does_not_say_what_exists() {
+fn report_is_not_complete_while_an_engine_is_unlisted() {
     let mut rig = found(&[("gone", "a", plain(Phase::Running))]);
     rig.engine.inject(Call::List, [Fault::Fails]);
     let ends = |rig: &Rig| {
@@ -537,7 +536,7 @@ fn nobody_says_that_a_report_is_complete_while_an_engine_does_not_say_what_exist
 }
 
 #[test]
-fn a_reconnect_after_a_failed_listing_lists_again_and_leaves_our_own_alone() {
+fn reconnect_after_a_failed_listing_lists_again() {
     let (mut rig, kube) = with_kube();
     kube.add(&instance("gone", "a"), plain(Phase::Running));
     kube.inject(Call::List, vec![Fault::Fails; 100]);
@@ -555,7 +554,7 @@ fn a_reconnect_after_a_failed_listing_lists_again_and_leaves_our_own_alone() {
 }
 
 #[test]
-fn a_running_container_found_late_was_removed_although_nothing_had_changed() {
+fn running_container_found_late_is_kept_when_unchanged() {
     let mut rig = found(&[("w", "b", plain(Phase::Running))]);
     let best = rig.engine.add(&instance("w", "a"), plain(Phase::Running));
     rig.engine.add(&instance("w", "a"), plain(Phase::Succeeded));
@@ -597,7 +596,7 @@ fn with_file(name: &str, config: &str) -> AddedWorkload {
 }
 
 #[test]
-fn the_end_of_an_old_container_was_taken_for_that_of_its_instance_which_had_come_back() {
+fn end_of_an_old_container_is_not_that_of_its_new_instance() {
     let mut rig = found(&[
         ("w", "a", plain(Phase::Running)),
         ("w", "b", plain(Phase::Running)),
@@ -677,7 +676,7 @@ fn on_kube(name: &str, config: &str) -> AddedWorkload {
 }
 
 #[test]
-fn a_container_of_the_same_instance_in_another_runtime_is_not_taken_for_ours() {
+fn same_instance_in_another_runtime_is_not_adopted() {
     let (mut rig, kube) = with_kube();
     kube.add(&instance("w", "a"), plain(Phase::Running));
     kube.inject(Call::List, vec![Fault::Fails; 100]);
@@ -691,7 +690,7 @@ fn a_container_of_the_same_instance_in_another_runtime_is_not_taken_for_ours() {
     rig.agent.pass(REPAIR_INTERVAL * 2);
     assert!(kube.containers().is_empty());
     assert_eq!(rig.engine.only().0, id);
-    // Now that all engines have said what they have, everything is told once more.
+    // All engines have listed now, so all states are sent once more.
     assert_eq!(
         rig.sent(),
         ["w:a Running(Ok)"],
@@ -702,7 +701,7 @@ fn a_container_of_the_same_instance_in_another_runtime_is_not_taken_for_ours() {
 }
 
 #[test]
-fn both_engines_say_late_what_they_have_of_a_workload_that_moved_between_them() {
+fn moved_workload_with_two_late_engines_has_one_container() {
     for kube_first in [false, true] {
         let (mut rig, kube) = with_kube();
         rig.engine.add(&instance("w", "b"), plain(Phase::Running));
@@ -763,7 +762,7 @@ fn is_not_started_beside_b_of(rig: &mut Rig, second: &FakeEngine, case: &str) {
 /// Seed 810084 of the simulation: a workload was started beside a container of it in another
 /// runtime that was still being removed, since each of the two had a control loop of its own.
 #[test]
-fn nothing_is_started_beside_a_second_old_container_of_the_workload_that_cannot_be_removed_yet() {
+fn second_old_container_that_cannot_be_removed_blocks_the_start() {
     let ended = ExecutionState::exited(1);
     for (own_state, second_on_kube) in [
         (ended.clone(), true),
@@ -795,11 +794,11 @@ fn nothing_is_started_beside_a_second_old_container_of_the_workload_that_cannot_
     }
 }
 
-/// Seed 1204185 of the simulation: the other engine was silent for so long that the workload did
-/// not wait for it any more. When it spoke, the workload still had no container, and was started
+/// Seed 1204185 of the simulation: the other engine was silent until the workload did not wait for
+/// it any more. When it responded, the workload still had no container, and was started
 /// beside the one that was being removed.
 #[test]
-fn nothing_is_started_beside_what_an_engine_that_was_given_up_shows_at_last() {
+fn late_container_of_a_given_up_engine_blocks_the_start() {
     for (fails, is_running) in [
         (Fault::Fails, false),
         (Fault::Hangs(Duration::from_secs(1)), true),
@@ -834,7 +833,7 @@ fn nothing_is_started_beside_what_an_engine_that_was_given_up_shows_at_last() {
 }
 
 #[test]
-fn an_engine_that_is_not_installed_delays_no_workload_of_another_one() {
+fn missing_engine_delays_no_workload_of_another_one() {
     let (mut rig, kube) = with_kube();
     kube.inject(Call::List, vec![Fault::IsMissing; 10]);
     rig.agent.hello(&[wanted("w", "a")]);
@@ -843,7 +842,7 @@ fn an_engine_that_is_not_installed_delays_no_workload_of_another_one() {
 }
 
 #[test]
-fn a_workload_whose_engine_is_silent_can_be_deleted_and_what_the_engine_shows_of_it_goes() {
+fn workload_of_a_silent_engine_is_deleted_with_late_containers() {
     let mut rig = found(&[("w", "a", plain(Phase::Running))]);
     rig.engine.set_silent(true);
     rig.agent.hello(&[wanted("w", "a")]);
@@ -862,7 +861,7 @@ fn a_workload_whose_engine_is_silent_can_be_deleted_and_what_the_engine_shows_of
 }
 
 #[test]
-fn an_engine_of_another_runtime_that_fails_is_waited_for_some_time_only() {
+fn failing_engine_of_another_runtime_is_awaited_for_a_time() {
     let (mut rig, kube) = with_kube();
     kube.inject(Call::List, vec![Fault::Fails; 100]);
     rig.agent.hello(&[wanted("w", "a")]);
@@ -885,7 +884,7 @@ fn an_engine_of_another_runtime_that_fails_is_waited_for_some_time_only() {
 }
 
 #[test]
-fn nothing_is_prepared_while_an_engine_of_another_runtime_may_have_a_container_of_it() {
+fn unlisted_engine_of_another_runtime_blocks_preparations() {
     let (kube, level) = (FakeEngine::new(), PrepareLevel::Create);
     let other = kube.clone();
     let mut rig = silent_with(|options| {
@@ -949,7 +948,7 @@ fn a_silent_engine_delays_only_its_own_workloads() {
 }
 
 #[test]
-fn a_silent_engine_delayed_the_watch_of_what_runs_in_another_one() {
+fn silent_engine_does_not_delay_watches_of_another_one() {
     for deleted in [false, true] {
         let (mut rig, kube) = with_kube();
         rig.engine
@@ -992,7 +991,7 @@ fn a_silent_engine_delayed_the_watch_of_what_runs_in_another_one() {
     }
 }
 
-// A control loop may take what it gets before the scheduler has gone on.
+// A control loop may take a target before the scheduler has finished the event.
 #[test]
 fn prepared_container_is_kept_while_its_start_is_undecided() {
     let mut rig = silent_with(|options| options.prepare.level = PrepareLevel::Init);
@@ -1008,7 +1007,7 @@ fn prepared_container_is_kept_while_its_start_is_undecided() {
 
 /// An agent that was killed left the folders of instances whose containers were gone already.
 #[test]
-fn folders_of_instances_that_are_neither_wanted_nor_there_go_when_all_engines_have_listed() {
+fn folders_of_unneeded_instances_go_when_all_have_listed() {
     let mut rig = found(&[("unwanted", "a", plain(Phase::Running))]);
     let folder = |name, config| rig.folder.path().join(instance(name, config).folder());
     let [left, wanted_one, there] = [folder("w", "b"), folder("w", "a"), folder("unwanted", "a")];
@@ -1049,14 +1048,14 @@ fn a_reconnect_waits_for_no_engine() {
         "the server hears of what we have: {sent:?}"
     );
     assert!(sent.contains(&"new:a Running(Ok)".to_owned()), "{sent:?}");
-    // What the server says next meets what is there.
+    // The next plan of the server finds this container.
     again.remove(0);
     rig.change(&[], &[deleted_after(&instance("w", "a"), &["new"])]);
     assert_eq!(rig.sent(), ["w:a Stopping(WaitingToStop)"]);
 }
 
 #[test]
-fn plans_that_arrive_before_the_listing_wait_for_the_users_of_what_exists() {
+fn plans_before_the_listing_wait_for_users_of_found_containers() {
     for added in [vec![], vec![wanted("used", "b")]] {
         let mut rig = found(&[
             ("used", "a", plain(Phase::Running)),
@@ -1125,7 +1124,7 @@ fn with_a_call_of_an_earlier_agent() -> (Rig, Calls) {
 }
 
 #[test]
-fn nothing_is_listed_or_created_while_calls_of_an_earlier_agent_run() {
+fn calls_of_an_earlier_agent_block_listings_and_creates() {
     let (mut rig, calls) = with_a_call_of_an_earlier_agent();
     rig.agent.hello(&[wanted("w", "a")]);
     rig.agent.pass(Duration::from_secs(5));
@@ -1192,7 +1191,7 @@ fn reconnect(rig: &mut Rig, added: &[AddedWorkload]) {
 }
 
 #[test]
-fn a_reconnect_leaves_unchanged_workloads_alone_in_whatever_state_and_reports_them_again() {
+fn reconnect_leaves_unchanged_workloads_and_reports_them() {
     let mut rig = silent();
     let all = [
         wanted("runs", "a"),
@@ -1231,7 +1230,7 @@ fn a_reconnect_leaves_unchanged_workloads_alone_in_whatever_state_and_reports_th
 }
 
 #[test]
-fn a_reconnect_updates_deletes_and_creates_what_changed_meanwhile() {
+fn reconnect_updates_deletes_and_creates_changed_workloads() {
     let mut rig = silent();
     rig.agent.hello(&[
         wanted("updated", "a"),
@@ -1324,7 +1323,7 @@ fn a_reconnect_also_tells_of_what_waits_behind_its_predecessor() {
 }
 
 #[test]
-fn a_delete_that_waited_is_forgotten_when_the_server_wants_the_workload_again() {
+fn waiting_delete_ends_when_the_workload_is_desired_again() {
     let mut rig = silent();
     let used = wanted("used", "a");
     rig.agent.hello(&[used.clone(), wanted("user", "a")]);
@@ -1371,7 +1370,7 @@ fn a_container_in_a_pod_was_adopted_and_the_genuine_one_stopped() {
 }
 
 #[test]
-fn a_container_in_a_pod_was_deleted_when_its_workload_was_not_wanted_and_hindered_a_start() {
+fn container_in_a_pod_of_another_workload_is_not_deleted() {
     let mut rig = silent();
     let forged =
         ["w", "gone"].map(|name| rig.engine.add(&instance(name, "a"), plain(Phase::Running)));
@@ -1386,7 +1385,7 @@ fn a_container_in_a_pod_was_deleted_when_its_workload_was_not_wanted_and_hindere
 }
 
 #[test]
-fn a_container_in_a_pod_goes_on_when_it_was_noted_or_its_workload_is_wanted_there() {
+fn container_in_a_pod_is_kept_when_noted_or_desired_there() {
     for (config, noted) in [("a", true), (JOINS_POD, false), (JOINS_POD, true)] {
         let mut rig = silent();
         let ours = rig
@@ -1402,7 +1401,7 @@ fn a_container_in_a_pod_goes_on_when_it_was_noted_or_its_workload_is_wanted_ther
 }
 
 #[test]
-fn a_container_that_somebody_else_runs_with_our_labels_is_left_alone_beside_ours() {
+fn container_of_others_with_our_labels_is_left_alone() {
     for config in ["a", "b"] {
         let mut rig = silent();
         let forged = rig

@@ -1,5 +1,4 @@
-//! Which starts and stops of dependents follow from those of what they need, counted by the calls
-//! of the engine.
+//! Restarts of dependents after those of their dependencies, counted by the calls of the engine.
 
 use super::*;
 use crate::events::SchedulerEvent;
@@ -146,7 +145,7 @@ fn a_dependent_does_not_run_while_what_it_needs_waits() {
     assert_eq!(state_of(&rig, "stays"), "Running(Ok)");
 }
 
-// Without this, the update of what others need waits for them for ever.
+// Otherwise the update of a dependency would wait for its dependents without end.
 // [utest->swdd~agent-restarts-with-dependencies~1]
 #[test]
 fn an_update_of_a_dependency_restarts_its_dependents_around_it() {
@@ -279,7 +278,7 @@ fn an_agent_that_is_away_and_comes_back_restarts_nobody() {
         rig.foreign("far", phase);
         assert_eq!(calls(&rig), [""; 0], "{phase}");
     }
-    // It was restarted and probes what it has adopted.
+    // It was restarted and probes its adopted containers.
     let instance = InstanceName::with_id("far", "id", "agent_B");
     for (phase, reason) in [
         (Phase::AgentDisconnected, Reason::None),

@@ -48,7 +48,7 @@ fn switch_to(rig: &mut AgentRig, new: &AddedWorkload, needed_by: &[&str]) {
     );
 }
 
-/// What was reported of staged instances since the last call, states that were sent meanwhile are
+/// The reports about staged instances since the last call. States that were sent meanwhile are
 /// lost.
 fn reports(rig: &AgentRig) -> Vec<String> {
     let messages = std::iter::from_fn(|| rig.agent.uplink.next());
@@ -89,7 +89,7 @@ fn running(rig: &AgentRig) -> usize {
 
 // [utest->swdd~agent-stages-updates~1]
 #[test]
-fn what_is_listed_is_prepared_beside_what_runs_and_removed_when_it_is_not_listed_any_more() {
+fn listed_instance_is_prepared_and_removed_when_unlisted() {
     let mut rig = rig();
     stage(&mut rig, &[new()]);
     assert_eq!(rig.engine.take_calls(), ["create-only w"]);
@@ -109,7 +109,7 @@ fn what_is_listed_is_prepared_beside_what_runs_and_removed_when_it_is_not_listed
 }
 
 #[test]
-fn as_much_is_prepared_as_the_block_says_and_the_workload_allows() {
+fn preparation_goes_as_far_as_block_and_options_allow() {
     let with = |options: &str, update: &str| {
         wanted_with(
             "w",
@@ -148,7 +148,7 @@ fn as_much_is_prepared_as_the_block_says_and_the_workload_allows() {
 
 /// A new workload, or one that moves to this node.
 #[test]
-fn what_is_not_there_yet_is_prepared_and_started_once_it_is_wanted() {
+fn missing_workload_is_prepared_and_started_when_desired() {
     let mut rig = AgentRig::new();
     stage(&mut rig, &[new()]);
     rig.agent.pass(MINUTE);
@@ -175,7 +175,7 @@ fn what_is_not_there_yet_is_prepared_and_started_once_it_is_wanted() {
 
 // [utest->swdd~agent-switches-to-prepared~1]
 #[test]
-fn a_switch_is_a_stop_and_a_start_and_the_old_container_goes_afterwards() {
+fn switch_stops_then_starts_then_removes_the_old_container() {
     let mut rig = rig();
     stage(&mut rig, &[new()]);
     forget(&rig);
@@ -198,7 +198,7 @@ fn a_switch_is_a_stop_and_a_start_and_the_old_container_goes_afterwards() {
 }
 
 #[test]
-fn an_old_container_that_cannot_be_removed_is_tried_again_and_prevents_nothing() {
+fn old_container_that_cannot_be_removed_blocks_nothing() {
     let mut rig = rig();
     stage(&mut rig, &[new()]);
     forget(&rig);
@@ -233,7 +233,7 @@ fn nothing_is_started_before_the_old_container_has_stopped() {
 }
 
 #[test]
-fn the_old_container_goes_also_when_the_new_one_cannot_be_started() {
+fn old_container_goes_even_if_the_new_one_cannot_start() {
     let mut rig = rig();
     stage(&mut rig, &[new()]);
     forget(&rig);
@@ -256,9 +256,9 @@ fn the_old_container_goes_also_when_the_new_one_cannot_be_started() {
     );
 }
 
-/// As when an update is undone while the engine refuses to remove what it has replaced.
+/// As when an update is undone while the engine refuses to remove the replaced container.
 #[test]
-fn what_comes_back_is_created_only_when_its_stopped_container_is_gone() {
+fn returning_instance_is_created_after_its_stopped_container() {
     let mut rig = rig();
     stage(&mut rig, &[new()]);
     rig.engine.inject(Call::Delete, [Fault::Fails]);
@@ -276,10 +276,10 @@ fn what_comes_back_is_created_only_when_its_stopped_container_is_gone() {
     );
 }
 
-/// Seed 14009730 of the simulation: what comes back had to wait for others, and was prepared beside
-/// its stopped container once nothing else of the workload was left.
+/// Seed 14009730 of the simulation: the returning instance had to wait for others, and was prepared
+/// beside its stopped container once nothing else of the workload was left.
 #[test]
-fn what_comes_back_is_prepared_only_when_its_stopped_container_is_gone() {
+fn returning_instance_is_prepared_after_its_stopped_container() {
     let mut rig = AgentRig::with(|options| options.prepare.level = PrepareLevel::Create);
     rig.add(&[old()]);
     stage(&mut rig, &[new()]);
@@ -314,7 +314,7 @@ fn a_delete_after_the_switch_leaves_nothing() {
 }
 
 #[test]
-fn what_was_staged_is_kept_while_the_switch_waits_for_those_that_need_the_old_one() {
+fn staged_container_is_kept_while_the_switch_waits() {
     let mut rig = rig();
     let user = wanted_with("user", "image: user", |workload| {
         workload
@@ -399,7 +399,7 @@ fn a_runtime_that_is_not_there_is_a_final_failure() {
 }
 
 #[test]
-fn conditions_are_looked_at_once_a_second_and_reported_once_it_is_staged() {
+fn staging_conditions_are_checked_each_second_reported_once() {
     let mut rig = rig();
     let when = wanted_with(
         "w",
@@ -436,7 +436,7 @@ fn what_may_not_run_is_created_when_its_precondition_holds() {
 
 /// As when a server that was killed goes back to before a switch that it has not stored.
 #[test]
-fn what_has_the_name_of_the_instance_that_runs_is_created_when_another_one_runs() {
+fn same_instance_is_created_when_another_one_runs() {
     let mut rig = rig();
     stage(
         &mut rig,
@@ -479,7 +479,7 @@ fn what_is_not_relevant_on_the_node_needs_no_preparation() {
 }
 
 #[test]
-fn a_lost_connection_changes_nothing_and_the_next_session_gets_all_reports_once() {
+fn next_session_gets_all_staging_reports_once() {
     let mut rig = rig();
     stage(&mut rig, &[new()]);
     forget(&rig);
@@ -501,7 +501,7 @@ fn a_lost_connection_changes_nothing_and_the_next_session_gets_all_reports_once(
 }
 
 #[test]
-fn an_agent_that_comes_back_after_the_switch_takes_what_it_has_staged() {
+fn agent_back_after_the_switch_starts_its_staged_container() {
     let mut rig = rig();
     stage(&mut rig, &[new()]);
     forget(&rig);
@@ -511,7 +511,7 @@ fn an_agent_that_comes_back_after_the_switch_takes_what_it_has_staged() {
 }
 
 #[test]
-fn an_agent_that_was_away_while_others_staged_prepares_before_it_stops() {
+fn agent_away_during_staging_prepares_before_it_stops() {
     let mut rig = rig();
     rig.agent.scheduler.on_event(SchedulerEvent::ServerGone);
     rig.agent.hello(&[new()]);
@@ -535,8 +535,7 @@ fn an_agent_that_was_away_while_others_staged_prepares_before_it_stops() {
 }
 
 #[test]
-fn what_cannot_be_prepared_by_an_agent_that_was_away_leaves_the_old_one_a_minute_to_be_taken_back()
-{
+fn failed_staging_of_an_absent_agent_leaves_a_minute_to_undo() {
     let failing = || {
         let mut rig = rig();
         rig.engine.inject(Call::CreateOnly, [Fault::Unsupported]);
@@ -568,7 +567,7 @@ fn what_cannot_be_prepared_by_an_agent_that_was_away_leaves_the_old_one_a_minute
 
 /// The agent was restarted, so it does not know what the old container was made from.
 #[test]
-fn update_that_cannot_be_staged_leaves_the_adopted_container_alone() {
+fn failed_staging_leaves_the_adopted_container_alone() {
     for by_hello in [false, true] {
         let mut rig = rig();
         let id = rig.engine.only().0;
@@ -613,7 +612,7 @@ fn update_that_cannot_be_staged_leaves_the_adopted_container_alone() {
 }
 
 #[test]
-fn adopted_container_that_an_update_names_as_deleted_is_replaced() {
+fn adopted_container_that_an_update_deletes_is_replaced() {
     let mut rig = rig();
     rig.engine.inject(Call::CreateOnly, [Fault::Unsupported]);
     rig.restart_agent_with(&[new()], |_| {});
@@ -632,7 +631,7 @@ fn adopted_container_that_an_update_names_as_deleted_is_replaced() {
 }
 
 #[test]
-fn what_is_staged_for_the_next_update_says_nothing_about_what_the_old_instance_waits_for() {
+fn staged_instance_does_not_change_the_text_of_the_waiting_one() {
     for next in [None, Some(Fault::Unsupported)] {
         let mut rig = rig();
         rig.engine.inject(
@@ -664,7 +663,7 @@ fn what_is_staged_for_the_next_update_says_nothing_about_what_the_old_instance_w
 }
 
 #[test]
-fn what_the_old_instance_waited_for_before_it_waits_for_the_staging_is_not_waited_for_again() {
+fn conditions_met_before_staging_are_not_awaited_again() {
     let mut rig = rig();
     let user = |config| wanted_with("user", config, |_| {});
     rig.add(&[user("image: user")]);
@@ -706,7 +705,7 @@ fn a_lost_connection_touches_nothing_that_is_staged() {
 }
 
 #[test]
-fn the_next_agent_keeps_what_is_still_to_be_staged_and_removes_what_is_not() {
+fn next_agent_keeps_staged_containers_and_removes_others() {
     let mut rig = rig();
     stage(&mut rig, &[new()]);
     forget(&rig);
@@ -735,7 +734,7 @@ fn the_next_agent_keeps_what_is_still_to_be_staged_and_removes_what_is_not() {
 }
 
 #[test]
-fn what_is_staged_waits_for_the_listing_of_its_engine_and_goes_on_with_it() {
+fn staged_instance_waits_for_the_listing_of_its_engine() {
     let mut rig = rig();
     rig.engine.inject(Call::List, [Fault::Fails]);
     rig.restart_agent_with(&[], |agent| agent.receive(FromServer::Prepare(vec![new()])));
@@ -747,7 +746,7 @@ fn what_is_staged_waits_for_the_listing_of_its_engine_and_goes_on_with_it() {
 /// The old instance goes on before the other engine has listed, so its loop might search there for
 /// more of it.
 #[test]
-fn an_engine_that_has_not_listed_does_not_keep_the_next_agent_from_what_another_one_has() {
+fn unlisted_engine_blocks_no_container_of_another_one() {
     let mut first = rig();
     stage(&mut first, &[new()]);
     forget(&first);
@@ -767,7 +766,7 @@ fn an_engine_that_has_not_listed_does_not_keep_the_next_agent_from_what_another_
 /// The next agent does not know that the instance goes on before it acts on the hello, which waits
 /// for the other engine.
 #[test]
-fn nothing_is_created_beside_a_container_of_which_the_hello_decides_later() {
+fn container_that_the_hello_decides_later_blocks_a_create() {
     let mut first = rig();
     first.ends("w", 1);
     forget(&first);
@@ -799,9 +798,9 @@ fn nothing_is_created_beside_a_container_of_which_the_hello_decides_later() {
     assert_eq!(reports(&next).last().map(String::as_str), Some("w IMAGE"));
 }
 
-/// Its container was found before anybody could know what it is for.
+/// Its container was found before its purpose was known.
 #[test]
-fn the_next_agent_never_starts_what_is_staged_in_place_of_the_old_instance() {
+fn next_agent_starts_no_staged_instance_for_the_old_one() {
     let always = wanted_with("w", "image: old", |workload| {
         workload.restart_policy = RestartPolicy::Always
     });

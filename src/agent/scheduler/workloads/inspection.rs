@@ -2,15 +2,15 @@
 //!
 //! Thread: `scheduler`, or that of a test.
 
-use super::{Waits, Workloads};
+use super::{Waits, WorkloadRecords};
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::Name;
 use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_platform::clock::Clock;
 use std::collections::BTreeSet;
 
-impl<C: Clock> Workloads<C> {
-    /// How many records there are, of what waits, and of workloads with conditions.
+impl<C: Clock> WorkloadRecords<C> {
+    /// The numbers of records, of waiting workloads, and of workloads with conditions.
     pub(crate) fn sizes(&self) -> [usize; 3] {
         let waiting = self
             .records

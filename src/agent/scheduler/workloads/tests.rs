@@ -145,7 +145,7 @@ fn one_workload_from_create_over_update_to_delete() {
 // [utest->swdd~agent-handles-update-with-fulfilled-delete~1]
 // [utest->swdd~agent-shall-not-enqueue-update-delete-only-workload-operation~1]
 #[test]
-fn an_update_that_must_wait_deletes_first_and_reports_the_old_instance_once() {
+fn update_that_must_wait_deletes_first_and_reports_once() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
     rig.change(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
     assert_eq!(
@@ -171,7 +171,7 @@ fn an_update_that_must_wait_deletes_first_and_reports_the_old_instance_once() {
 /// The one was started beside the old container of the other, which was about to go, so both were
 /// starting at the same time.
 #[test]
-fn what_is_replaced_together_with_what_it_needs_starts_after_that_in_whatever_order_they_come() {
+fn replaced_dependents_start_after_their_replaced_dependency() {
     for (needed, user) in [("needed", "user"), ("needed", "a-user")] {
         let mut rig = Rig::running(&[wanted(needed, "a"), needing(user, "a", needed)]);
         let mut deletes = [deleted(needed, "a", user), deleted(user, "a", None)];
@@ -200,7 +200,7 @@ fn what_is_replaced_together_with_what_it_needs_starts_after_that_in_whatever_or
 }
 
 #[test]
-fn the_same_instance_that_waits_after_its_removal_is_still_shown() {
+fn same_instance_that_waits_after_its_removal_is_shown() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
     rig.change(&[needing("w", "a", "other")], &[deleted("w", "a", None)]);
     assert_eq!(
@@ -212,7 +212,7 @@ fn the_same_instance_that_waits_after_its_removal_is_still_shown() {
 /// Seed 52498 of the simulation: the server reads "removed" when it wants the instance again
 /// already.
 #[test]
-fn an_instance_whose_end_was_told_and_that_waits_behind_another_again_says_so() {
+fn instance_that_waits_again_after_its_end_is_shown_again() {
     let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
     rig.change(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
     assert_eq!(
@@ -243,7 +243,7 @@ fn an_instance_whose_end_was_told_and_that_waits_behind_another_again_says_so() 
 
 // [utest->swdd~agent-update-on-add-known-workload~1]
 #[test]
-fn an_instance_that_waits_to_come_back_and_is_replaced_meanwhile_is_reported_as_removed() {
+fn returning_instance_that_is_replaced_is_reported_removed() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
     rig.change(&[needing("w", "a", "other")], &[deleted("w", "a", None)]);
     assert_eq!(
@@ -265,7 +265,7 @@ fn an_instance_that_waits_to_come_back_and_is_replaced_meanwhile_is_reported_as_
 }
 
 #[test]
-fn an_instance_that_waits_behind_a_failed_delete_and_is_deleted_is_reported_as_removed() {
+fn instance_deleted_behind_a_failed_delete_is_reported_removed() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
     rig.engine
         .inject(Call::Delete, [Fault::Fails, Fault::Fails]);
@@ -281,7 +281,7 @@ fn an_instance_that_waits_behind_a_failed_delete_and_is_deleted_is_reported_as_r
 }
 
 #[test]
-fn an_instance_that_waits_for_a_delete_of_an_earlier_one_and_is_deleted_is_reported_as_removed() {
+fn instance_deleted_while_it_waits_is_reported_removed() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
     rig.engine
         .inject(Call::Delete, [Fault::Fails, Fault::Fails]);
@@ -310,7 +310,7 @@ fn an_added_workload_that_exists_is_updated() {
 
 // [utest->swdd~agent-add-on-update-missing-workload~1]
 #[test]
-fn an_update_of_what_is_not_there_creates_and_a_delete_of_it_reports_removed() {
+fn update_of_a_missing_workload_creates_and_delete_removes() {
     let mut rig = Rig::new().telling_configs();
     rig.change(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
     assert_eq!(
@@ -401,7 +401,7 @@ fn sorted(mut texts: Vec<String>) -> Vec<String> {
 }
 
 #[test]
-fn a_pending_update_that_changes_without_a_new_instance_is_not_reported_as_removed() {
+fn pending_update_without_new_instance_is_not_removed() {
     let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
     rig.change(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
     rig.sent();
@@ -413,7 +413,7 @@ fn a_pending_update_that_changes_without_a_new_instance_is_not_reported_as_remov
 }
 
 #[test]
-fn a_pending_update_that_is_taken_back_leaves_the_workload_running() {
+fn pending_update_that_is_taken_back_touches_no_workload() {
     let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
     rig.change(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
     rig.sent();
@@ -459,7 +459,7 @@ fn a_rollback_of_what_was_never_switched_touches_no_container() {
 }
 
 #[test]
-fn a_pending_delete_that_meets_an_add_goes_on_waiting_for_its_dependents() {
+fn pending_delete_with_a_new_add_still_waits_for_dependents() {
     let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
     rig.change(&[], &[deleted("w", "a", "user")]);
     rig.change(&[wanted("w", "b")], &[]);
@@ -473,7 +473,7 @@ fn a_pending_delete_that_meets_an_add_goes_on_waiting_for_its_dependents() {
 }
 
 #[test]
-fn a_newer_delete_of_the_same_instance_replaces_what_a_waiting_one_waits_for() {
+fn newer_delete_replaces_the_conditions_of_a_waiting_one() {
     let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
     rig.change(&[], &[deleted("w", "a", "user")]);
     assert_eq!(rig.sent(), sequence(&["w:a waiting-to-stop"]));
@@ -486,8 +486,7 @@ fn a_newer_delete_of_the_same_instance_replaces_what_a_waiting_one_waits_for() {
 }
 
 #[test]
-fn a_newer_update_of_the_same_instance_replaces_what_a_waiting_one_waits_for_and_is_carried_out_once()
- {
+fn newer_update_replaces_the_conditions_of_a_waiting_one() {
     let mut rig = Rig::running(&[wanted("w", "a"), wanted("user", "a")]);
     rig.change(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
     assert_eq!(
@@ -542,7 +541,7 @@ fn what_waits_leaves_nothing_behind() {
 // ---------------------------------------------------------------- deletes that fail
 
 #[test]
-fn an_add_waits_for_a_delete_that_fails_so_that_there_are_never_two_containers() {
+fn add_waits_for_a_failing_delete_of_the_same_workload() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
     rig.engine
         .inject(Call::Delete, [Fault::Fails, Fault::Fails]);
@@ -633,7 +632,7 @@ fn a_workload_runs_on_its_runtime_and_on_no_other() {
 }
 
 #[test]
-fn a_workload_that_gets_no_thread_says_so_and_starts_when_there_is_one() {
+fn workload_without_thread_is_shown_and_starts_later() {
     let no_thread = "'No thread can be started for it, trying again: ";
     let mut rig = Rig::new().telling_configs();
     rig.agent.loops.refuse(true);
@@ -651,7 +650,7 @@ fn a_workload_that_gets_no_thread_says_so_and_starts_when_there_is_one() {
 }
 
 #[test]
-fn what_is_wanted_of_a_workload_without_thread_is_done_when_there_is_one() {
+fn loop_without_thread_follows_its_newest_target_later() {
     for delete in [false, true] {
         let mut rig = Rig::new().telling_configs();
         rig.agent.loops.refuse(true);
@@ -689,7 +688,7 @@ fn what_is_wanted_of_a_workload_without_thread_is_done_when_there_is_one() {
 }
 
 #[test]
-fn an_existing_container_that_gets_no_thread_is_neither_forgotten_nor_made_twice() {
+fn existing_container_without_thread_is_kept_and_not_doubled() {
     let mut rig = Rig::silent(FakeEngine::new()).telling_configs();
     rig.engine.add(
         &wanted("w", "a").instance,

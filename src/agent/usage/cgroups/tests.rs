@@ -115,7 +115,7 @@ fn groups_v1(cpu: &str, path: &str) -> String {
 }
 
 #[test]
-fn version_1_and_hybrid_systems_are_read_whatever_the_manager_calls_the_group() {
+fn cgroups_of_version_1_and_hybrid_systems_are_read() {
     for own in [
         format!("/libpod_parent/libpod-{ID}"),
         format!("/ecu/apps/libpod-{ID}"),
@@ -139,7 +139,7 @@ fn version_1_and_hybrid_systems_are_read_whatever_the_manager_calls_the_group() 
 }
 
 #[test]
-fn version_2_is_read_where_no_hierarchy_of_version_1_has_the_controller() {
+fn cgroups_of_version_2_are_read_without_one_of_version_1() {
     for own in [
         format!("/machine.slice/libpod-{ID}.scope"),
         format!("/libpod_parent/libpod-{ID}"),
@@ -179,7 +179,7 @@ fn what_the_kernel_does_not_have_is_unknown_and_never_zero() {
 #[test]
 fn numbers_of_another_group_are_never_taken() {
     let own = format!("/libpod_parent/libpod-{ID}");
-    // `--cgroups=disabled`: the group of whoever called the engine.
+    // `--cgroups=disabled`: the group of the program that called the engine.
     let disabled = Tree::new(
         HYBRID,
         &groups_v1("cpuacct", "/system.slice/ank-agent.service"),

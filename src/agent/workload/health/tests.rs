@@ -121,7 +121,7 @@ fn names(names: &[&str]) -> BTreeSet<String> {
 
 // [utest->swdd~agent-lifecycle-ready~1]
 #[test]
-fn a_dependent_starts_when_what_it_needs_is_ready_and_not_when_it_only_runs() {
+fn dependent_starts_when_its_dependency_is_ready() {
     let mut rig = Rig::new();
     rig.add(&[workload("db", READY, &[]), workload("web", "", &["db"])]);
     rig.pass(3_000);
@@ -188,7 +188,7 @@ fn as_many_successes_in_a_row_are_needed_as_are_asked_for() {
 }
 
 #[test]
-fn a_workload_that_ends_before_it_is_ready_has_succeeded_or_failed() {
+fn workload_that_ends_before_ready_has_succeeded_or_failed() {
     for (code, phase) in [
         (0, "db Succeeded(Ok)"),
         (3, "db Failed(ExecFailed): 'Exit code: '3''"),
@@ -206,7 +206,7 @@ fn a_workload_that_ends_before_it_is_ready_has_succeeded_or_failed() {
 const FAILS: &str = "{ ready: { file: /up, periodMs: 500, deadlineMs: 2000 }, restart: { backoffMs: 1000, maxRestarts: 2 } }";
 
 #[test]
-fn a_missed_deadline_is_retried_until_the_restarts_are_used_up_and_then_an_error_handler_starts() {
+fn missed_deadline_restarts_until_the_limit_then_error_handler() {
     let mut rig = Rig::new();
     let mut handler = workload("handler", "", &[]);
     Arc::make_mut(&mut handler.workload)
@@ -257,7 +257,7 @@ fn a_missed_deadline_is_retried_until_the_restarts_are_used_up_and_then_an_error
 }
 
 #[test]
-fn a_missed_deadline_may_also_be_waited_out_whether_the_agent_restarts_or_not() {
+fn missed_deadline_that_waits_ends_no_container() {
     for restarts in [false, true] {
         let mut rig = Rig::new();
         let wanted = [workload(
@@ -304,7 +304,7 @@ fn an_update_begins_anew_after_the_restarts_were_used_up() {
 
 // [utest->swdd~agent-lifecycle-restarts~1]
 #[test]
-fn restarts_after_failures_are_counted_and_a_time_of_being_ready_begins_a_new_count() {
+fn restarts_after_failures_are_counted_until_a_ready_time() {
     let block =
         "{ restart: { backoffMs: 100, backoffMaxMs: 200, maxRestarts: 2, windowMs: 5000 } }";
     let mut rig = Rig::new();
@@ -332,7 +332,7 @@ fn restarts_after_failures_are_counted_and_a_time_of_being_ready_begins_a_new_co
 }
 
 #[test]
-fn a_block_that_cannot_be_followed_is_a_start_that_failed_for_good() {
+fn invalid_block_fails_the_start_for_good() {
     let mut rig = Rig::new();
     rig.add(&[workload("db", "{ redy: { file: /up } }", &[])]);
     rig.pass(60_000);
@@ -342,7 +342,7 @@ fn a_block_that_cannot_be_followed_is_a_start_that_failed_for_good() {
 }
 
 #[test]
-fn a_notification_makes_it_ready_and_the_watchdog_wants_to_be_fed() {
+fn notification_makes_ready_and_the_watchdog_needs_more() {
     let block = "{ ready: { notify: true }, alive: { notify: true, timeoutMs: 5000 } }";
     let mut rig = Rig::new();
     rig.add(&[workload("db", block, &[])]);
@@ -384,7 +384,7 @@ const ALIVE: &str = "{ alive: { file: /up, periodMs: 1000, failureThreshold: 2 }
 
 // [utest->swdd~agent-lifecycle-alive~1]
 #[test]
-fn what_does_not_answer_any_more_is_stopped_and_its_policy_decides() {
+fn workload_that_is_not_alive_is_stopped_by_its_policy() {
     for (policy, calls) in [
         (RestartPolicy::Never, vec!["create db", "stop db"]),
         (
@@ -441,7 +441,7 @@ fn silent_and_listed_as_ended(code: i64) -> Rig {
 
 /// Its engine tells the end later than the checks fail.
 #[test]
-fn what_has_ended_by_itself_is_not_taken_for_something_that_does_not_answer_any_more() {
+fn ended_workload_is_not_treated_as_not_alive() {
     for (code, phase) in [
         (0, "db Succeeded(Ok)"),
         (3, "db Failed(ExecFailed): 'Exit code: '3''"),
@@ -455,9 +455,9 @@ fn what_has_ended_by_itself_is_not_taken_for_something_that_does_not_answer_any_
     }
 }
 
-/// Seed 86232 of the simulation: it was shown as failed for ever while it ran.
+/// Seed 86232 of the simulation: it was still shown as failed while it ran.
 #[test]
-fn a_listing_that_was_wrong_about_an_end_is_not_believed_for_ever() {
+fn wrong_listing_of_an_end_is_corrected_by_the_next_one() {
     let mut rig = silent_and_listed_as_ended(3);
     rig.engine.set_state(
         &rig.container_of("db"),
@@ -509,7 +509,7 @@ fn a_failure_that_is_only_reported_is_shown_until_it_is_over() {
 // -------------------------------------------------------------- agent restart
 
 #[test]
-fn after_a_restart_of_the_agent_a_container_is_asked_again_and_no_deadline_ends_it() {
+fn adopted_container_is_probed_again_without_deadline() {
     let mut rig = Rig::new();
     let wanted = [workload("db", FAILS, &[]), workload("web", "", &["db"])];
     rig.add(&wanted);
@@ -534,8 +534,7 @@ fn after_a_restart_of_the_agent_a_container_is_asked_again_and_no_deadline_ends_
 
 /// Seed 22362 of the simulation: a listing showed the container as ended, the next one as running.
 #[test]
-fn a_deadline_counts_for_a_container_that_is_seen_running_again_unless_an_earlier_agent_started_it()
-{
+fn deadline_applies_to_a_revived_container_unless_adopted() {
     let mut rig = Rig::new();
     let wanted = [workload(
         "db",
@@ -593,7 +592,7 @@ fn after_a_restart_of_the_agent_what_notifies_counts_as_ready() {
 }
 
 #[test]
-fn after_a_restart_of_the_agent_a_precondition_that_does_not_hold_stops_what_runs() {
+fn adopted_container_stops_for_an_unmet_precondition() {
     let mut rig = Rig::new();
     let wanted = [
         workload("db", "{ precondition: { pathExists: /key } }", &[]),
@@ -610,7 +609,7 @@ fn after_a_restart_of_the_agent_a_precondition_that_does_not_hold_stops_what_run
 }
 
 #[test]
-fn after_a_restart_of_the_agent_what_was_given_up_is_tried_again_with_the_count_at_its_beginning() {
+fn given_up_restarts_are_counted_again_after_an_agent_restart() {
     let mut rig = Rig::new();
     let mut handler = workload("handler", "", &[]);
     Arc::make_mut(&mut handler.workload)
@@ -639,8 +638,7 @@ fn after_a_restart_of_the_agent_what_was_given_up_is_tried_again_with_the_count_
 }
 
 #[test]
-fn after_a_restart_of_the_agent_what_was_stopped_for_its_precondition_waits_and_comes_back_in_order()
- {
+fn precondition_stops_end_in_order_after_an_agent_restart() {
     let mut rig = Rig::new();
     rig.path("/key", true);
     let wanted = with_precondition("");
@@ -657,7 +655,7 @@ fn after_a_restart_of_the_agent_what_was_stopped_for_its_precondition_waits_and_
 }
 
 #[test]
-fn after_a_restart_of_the_agent_a_stop_for_a_precondition_goes_on() {
+fn stop_for_a_precondition_continues_after_an_agent_restart() {
     let mut rig = Rig::new();
     rig.path("/key", true);
     let wanted = with_precondition(GONE);
@@ -757,7 +755,7 @@ fn an_update_starts_the_new_instance_when_the_old_one_is_gone() {
 }
 
 #[test]
-fn after_a_restart_of_the_agent_nobody_waits_for_what_was_removed_already() {
+fn removed_workload_is_not_waited_for_after_an_agent_restart() {
     let mut rig = Rig::new();
     let db = workload("db", GONE, &[]);
     rig.agent.answers.holds("db", Purpose::Gone, true);
@@ -807,7 +805,7 @@ fn what_somebody_else_started_again_is_asked_again() {
 
 // [utest->swdd~agent-lifecycle-activation~1]
 #[test]
-fn what_is_not_relevant_on_the_node_is_never_created_and_never_asked() {
+fn inactive_workload_is_never_created_nor_probed() {
     let mut rig = Rig::new();
     let block = "{ activation: { tagEquals: { zone: b } }, ready: { file: /up } }";
     rig.add(&[
@@ -828,7 +826,7 @@ fn what_is_not_relevant_on_the_node_is_never_created_and_never_asked() {
 }
 
 #[test]
-fn an_update_and_a_restart_of_the_agent_look_at_the_activation_again() {
+fn update_and_agent_restart_evaluate_the_activation_again() {
     let mut rig = Rig::new();
     let device = |tag: &str| {
         workload(
@@ -862,10 +860,10 @@ fn an_update_and_a_restart_of_the_agent_look_at_the_activation_again() {
     );
 }
 
-/// Each hello asks again for what an engine has that was not installed; what is known is not to be
-/// looked at then.
+/// After each hello the containers of an engine that was not installed are requested again; known
+/// conditions must not be evaluated then.
 #[test]
-fn a_new_connection_does_not_look_at_the_activation_again_nor_forget_what_waits_for_a_path() {
+fn new_connection_does_not_evaluate_the_activation_again() {
     let missing = FakeEngine::new();
     missing.inject(Call::List, vec![Fault::IsMissing; 10]);
     let mut rig = Rig::silent_with(FakeEngine::new(), |options| {
@@ -884,18 +882,17 @@ fn a_new_connection_does_not_look_at_the_activation_again_nor_forget_what_waits_
     *rig.paths.lock().unwrap() = BTreeSet::from(["/key".to_owned()]);
     rig.agent.scheduler.on_event(SchedulerEvent::ServerGone);
     rig.agent.hello(&wanted);
-    // With each plan it is seen who may not run.
+    // With each plan the blocked workloads are determined.
     rig.replace(&wanted[3], &workload("other", "{ restart: {} }", &[]));
     rig.pass(60_000);
     assert_eq!(rig.calls(), ["delete other", "create other", "create db"]);
     assert_eq!(rig.containers(), names(&["camera", "db", "other"]));
 }
 
-/// Seed 2010618 of the simulation: what was not relevant here was wanted elsewhere before the
-/// engines had told what they have. What needs it went on waiting, for a workload that was
-/// forgotten.
+/// Seed 2010618 of the simulation: an inactive workload moved to another agent before the engines
+/// had listed. Its dependents still waited, for a workload that was forgotten.
 #[test]
-fn what_needs_a_workload_that_moved_away_before_the_listing_does_not_wait_for_its_condition() {
+fn moved_dependency_does_not_keep_its_condition() {
     for block in [
         "{ activation: { tagEquals: { zone: b } } }",
         "{ precondition: { pathExists: /key } }",
@@ -920,7 +917,7 @@ fn what_needs_a_workload_that_moved_away_before_the_listing_does_not_wait_for_it
 
 /// After a restart of the server: it cannot know why a workload waits to stop.
 #[test]
-fn what_waits_to_stop_for_its_precondition_goes_on_when_it_is_told_again_what_it_is() {
+fn repeated_plan_keeps_a_precondition_stop_going() {
     let mut rig = Rig::new();
     let db = workload("db", "{ precondition: { pathExists: /key } }", &[]);
     rig.path("/key", true);
@@ -999,7 +996,7 @@ fn diamond(block: &str) -> [AddedWorkload; 4] {
 }
 
 #[test]
-fn sample_reconcile_starts_in_the_order_of_readiness_and_independent_ones_together() {
+fn sample_reconcile_starts_in_the_order_of_readiness() {
     let mut rig = Rig::new();
     rig.add(&diamond(READY));
     rig.pass(2_000);
@@ -1013,7 +1010,7 @@ fn sample_reconcile_starts_in_the_order_of_readiness_and_independent_ones_togeth
 }
 
 #[test]
-fn sample_reconcile_one_that_is_not_ready_or_fails_blocks_its_dependents_only() {
+fn sample_reconcile_failure_blocks_its_dependents_only() {
     for (failing, created) in [
         ("1", names(&["1"])),
         ("2", names(&["1", "2", "3"])),
@@ -1048,7 +1045,7 @@ fn with_precondition(block_of_last: &str) -> [AddedWorkload; 5] {
 }
 
 #[test]
-fn sample_precondition_that_never_held_keeps_3_4_and_5_from_starting() {
+fn sample_precondition_never_met_keeps_dependents_stopped() {
     let mut rig = Rig::new();
     rig.add(&with_precondition(""));
     rig.pass(60_000);
@@ -1062,7 +1059,7 @@ fn sample_precondition_that_never_held_keeps_3_4_and_5_from_starting() {
 
 // [utest->swdd~agent-lifecycle-precondition~1]
 #[test]
-fn sample_precondition_withdrawn_stops_4_and_5_then_3_and_restored_starts_all_again() {
+fn sample_precondition_withdrawn_and_restored_keeps_the_order() {
     let mut rig = Rig::new();
     rig.path("/key", true);
     rig.add(&with_precondition(""));
@@ -1101,7 +1098,7 @@ fn sample_precondition_withdrawn_stops_4_and_5_then_3_and_restored_starts_all_ag
 }
 
 #[test]
-fn sample_precondition_3_stays_while_4_or_5_is_not_gone_or_cannot_be_deleted_but_the_other_goes() {
+fn sample_precondition_failed_cleanup_keeps_its_dependency() {
     for (failing, other) in [("4", "5"), ("5", "4")] {
         for gone_condition in [true, false] {
             let mut rig = Rig::new();
@@ -1125,7 +1122,7 @@ fn sample_precondition_3_stays_while_4_or_5_is_not_gone_or_cannot_be_deleted_but
 }
 
 #[test]
-fn sample_precondition_one_that_fails_or_is_not_ready_blocks_its_dependents_only() {
+fn sample_precondition_failure_blocks_its_dependents_only() {
     for (failing, created) in [
         ("1", names(&["1"])),
         ("2", names(&["1", "2", "3", "4", "5"])),
@@ -1161,7 +1158,7 @@ fn sample_precondition_one_that_fails_or_is_not_ready_blocks_its_dependents_only
 }
 
 #[test]
-fn a_precondition_that_holds_again_before_the_stop_leaves_all_as_it_is() {
+fn precondition_restored_before_the_stop_changes_nothing() {
     let mut rig = Rig::new();
     rig.path("/key", true);
     rig.agent.answers.holds("5", Purpose::Gone, true);
@@ -1182,7 +1179,7 @@ fn a_precondition_that_holds_again_before_the_stop_leaves_all_as_it_is() {
 // ---------------------------------------------------- samples: clean-up
 
 #[test]
-fn sample_cleanup_goes_from_the_last_to_the_first_and_independent_ones_together() {
+fn sample_cleanup_goes_from_the_last_to_the_first() {
     let mut rig = Rig::new();
     let all = diamond(GONE);
     rig.add(&all);
@@ -1203,10 +1200,9 @@ fn sample_cleanup_goes_from_the_last_to_the_first_and_independent_ones_together(
     assert_eq!(rig.agent.scheduler.known_states().count(), 0);
 }
 
-/// What waits to stop runs on and needs what it depends on, so it is not enough that it is to be
-/// deleted as well.
+/// A workload that waits to stop still needs its dependencies, even if it will be deleted as well.
 #[test]
-fn sample_cleanup_without_conditions_goes_from_the_last_to_the_first_too() {
+fn sample_cleanup_without_conditions_keeps_the_order() {
     let mut rig = Rig::new();
     let all = diamond("");
     rig.add(&all);
@@ -1221,7 +1217,7 @@ fn sample_cleanup_without_conditions_goes_from_the_last_to_the_first_too() {
 }
 
 #[test]
-fn sample_cleanup_one_that_is_not_gone_or_cannot_be_deleted_keeps_what_it_needs() {
+fn sample_cleanup_that_fails_keeps_what_it_needs() {
     for (failing, kept) in [
         ("4", names(&["1", "2", "3"])),
         ("2", names(&["1"])),
@@ -1249,7 +1245,7 @@ fn sample_cleanup_one_that_is_not_gone_or_cannot_be_deleted_keeps_what_it_needs(
 }
 
 #[test]
-fn a_dependent_that_is_not_ready_yet_counts_as_pending_for_the_delete_of_what_it_needs() {
+fn dependent_that_is_not_ready_is_pending_for_the_delete() {
     let mut rig = Rig::new();
     let all = [workload("db", "", &[]), workload("web", READY, &["db"])];
     rig.add(&all);

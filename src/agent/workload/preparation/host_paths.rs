@@ -76,7 +76,7 @@ fn look_by(
     Ok(found)
 }
 
-/// Compares the paths with what they were.
+/// Compares the paths with their earlier facts.
 ///
 /// # Errors
 /// The first path that has changed, or does not answer within `limit`, in words.

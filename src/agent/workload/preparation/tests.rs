@@ -125,7 +125,7 @@ fn what_may_start_at_once_is_not_prepared() {
 // ------------------------------------------------------------------ failures
 
 #[test]
-fn a_start_that_fails_is_followed_by_a_create_and_only_that_counts() {
+fn failed_start_of_a_prepared_container_creates_another_one() {
     for lost in [false, true] {
         let mut rig = rig(PrepareLevel::Create);
         rig.add(&[plain("w")]);
@@ -155,7 +155,7 @@ fn a_start_that_fails_is_followed_by_a_create_and_only_that_counts() {
 }
 
 #[test]
-fn a_start_that_the_engine_did_not_begin_removes_the_container_itself() {
+fn start_that_the_engine_did_not_begin_removes_the_container() {
     let mut rig = rig(PrepareLevel::Create);
     rig.add(&[plain("w")]);
     rig.engine.inject(Call::Start, [Fault::IsMissing]);
@@ -187,7 +187,7 @@ fn what_changed_since_the_create_is_created_anew() {
 }
 
 #[test]
-fn what_an_engine_copies_into_an_initialised_container_is_compared_as_well() {
+fn copied_files_of_an_initialised_container_are_compared() {
     for (runtime, level, changes, calls) in [
         ("podman", PrepareLevel::Init, false, &["start w"][..]),
         (
@@ -232,7 +232,7 @@ fn what_an_engine_copies_into_an_initialised_container_is_compared_as_well() {
 }
 
 #[test]
-fn a_preparation_that_fails_is_shown_retried_and_prevents_no_start() {
+fn failed_preparation_is_shown_retried_and_blocks_no_start() {
     let mut rig = rig(PrepareLevel::Create);
     rig.engine.inject(Call::CreateOnly, vec![Fault::Fails; 40]);
     rig.add(&[plain("w")]);
@@ -291,7 +291,7 @@ fn what_took_too_long_is_searched_before_the_next_attempt() {
 
 /// The same instance may run: only its image is prepared when it comes again with other tags.
 #[test]
-fn an_image_that_took_too_long_is_no_reason_to_remove_containers() {
+fn image_that_took_too_long_removes_no_containers() {
     let mut rig = rig(PrepareLevel::Init);
     let old = wanted_with("w", "image: x", |_| {});
     rig.add(std::slice::from_ref(&old));
@@ -368,7 +368,7 @@ fn files_are_written_once_for_what_is_prepared() {
 // -------------------------------------------------------- deletes and updates
 
 #[test]
-fn a_delete_of_what_is_prepared_removes_it_and_then_reports_the_end() {
+fn delete_of_a_prepared_workload_removes_it_then_reports_it() {
     let mut rig = rig(PrepareLevel::Init);
     let added = plain("w");
     rig.add(std::slice::from_ref(&added));
@@ -457,7 +457,7 @@ fn what_waits_behind_its_predecessor_is_prepared_beside_it() {
 }
 
 #[test]
-fn what_waits_behind_its_predecessor_shows_why_it_may_not_run_as_long_as_that_holds() {
+fn waiting_successor_shows_why_it_is_blocked() {
     let mut rig = rig(PrepareLevel::None);
     let old = wanted_with("w", "image: old", |_| {});
     rig.add(std::slice::from_ref(&old));
@@ -477,7 +477,7 @@ fn what_waits_behind_its_predecessor_shows_why_it_may_not_run_as_long_as_that_ho
 }
 
 #[test]
-fn what_is_wanted_next_is_not_prepared_in_the_name_of_what_is_about_to_start() {
+fn next_instance_is_not_prepared_as_the_starting_one() {
     let mut rig = rig(PrepareLevel::Create);
     let [first, second, third] = ["first", "second", "third"]
         .map(|image| wanted_with("w", &format!("image: {image}"), |_| {}));
@@ -489,8 +489,8 @@ fn what_is_wanted_next_is_not_prepared_in_the_name_of_what_is_about_to_start() {
         &[deleted_after(&first.instance, &["user"])],
     );
     assert_eq!(rig.engine.take_calls().last().unwrap(), "find w");
-    // The second one is to start as soon as the first one is gone, which fails; it has to wait for
-    // others from now on.
+    // The second one will start as soon as the first one is gone, which fails; then it has to wait
+    // for others.
     rig.engine
         .inject(Call::Delete, [(); 4].map(|()| Fault::Fails));
     rig.foreign("user", Phase::Succeeded);
@@ -554,7 +554,7 @@ fn a_precondition_that_stops_holding_takes_the_container_away() {
 }
 
 #[test]
-fn what_a_failed_create_has_left_goes_before_anything_else_is_prepared() {
+fn leftover_of_a_failed_create_goes_before_a_preparation() {
     let mut rig = rig(PrepareLevel::Create);
     rig.paths.lock().unwrap().insert("/key".to_owned());
     let added = wanted_with(
@@ -621,7 +621,7 @@ fn a_start_waits_for_the_call_under_way_and_for_no_further_step() {
 }
 
 #[test]
-fn while_a_prepared_container_is_being_started_nothing_else_is_prepared() {
+fn start_of_a_prepared_container_blocks_other_preparations() {
     let mut rig = rig(PrepareLevel::Create);
     let (old, new) = (plain("w"), wanted_with("w", "image: new", |_| {}));
     rig.add(std::slice::from_ref(&old));
@@ -661,7 +661,7 @@ fn a_start_whose_preparation_fails_goes_on_with_a_create() {
 }
 
 #[test]
-fn a_delete_while_a_start_waits_for_its_preparation_cancels_both() {
+fn delete_while_a_start_awaits_its_preparation_cancels_both() {
     let mut rig = rig(PrepareLevel::Create);
     rig.agent.loops.hold_calls = true;
     rig.add(&[plain("w")]);
@@ -683,7 +683,7 @@ fn a_delete_while_a_start_waits_for_its_preparation_cancels_both() {
 }
 
 #[test]
-fn as_many_are_initialised_as_configured_and_who_waits_longest_follows() {
+fn initialised_containers_are_bounded_and_granted_in_order() {
     let mut rig = AgentRig::with(|options| {
         (options.prepare.level, options.prepare.max) = (PrepareLevel::Init, 2)
     });
@@ -738,7 +738,7 @@ fn two_that_leave_at_once_make_room_for_two() {
 }
 
 #[test]
-fn what_waits_for_nothing_is_not_prepared_however_many_there_are() {
+fn workloads_that_wait_for_nothing_are_not_prepared() {
     let mut rig = AgentRig::with(|options| {
         (options.prepare.level, options.parallel_starts) = (PrepareLevel::Init, 2)
     });
@@ -815,7 +815,7 @@ fn preparations_wait_for_a_free_core_first_come_first_served() {
 /// The states that the engine's container of `w` may be in, with the calls of a new agent whose `w`
 /// still waits, and then may start.
 #[test]
-fn what_others_remove_or_start_is_not_shown_as_prepared_any_more_and_is_prepared_again() {
+fn prepared_container_changed_by_others_is_prepared_again() {
     for is_started in [false, true] {
         let mut rig = rig(PrepareLevel::Create);
         rig.add(&[plain("w"), wanted_with("other", "image: x", |_| {})]);
@@ -847,7 +847,7 @@ fn what_others_remove_or_start_is_not_shown_as_prepared_any_more_and_is_prepared
 }
 
 #[test]
-fn the_next_agent_keeps_what_was_prepared_for_the_same_in_the_same_boot() {
+fn next_agent_keeps_containers_prepared_in_the_same_boot() {
     let added = plain("w");
     type Change<'c> = &'c dyn Fn(&mut AgentRig);
     let changes: [(&str, Change<'_>, &[&str], &str); 5] = [
@@ -906,7 +906,7 @@ fn the_next_agent_keeps_what_was_prepared_for_the_same_in_the_same_boot() {
 }
 
 #[test]
-fn the_next_agent_starts_what_may_start_by_then_or_removes_what_is_not_wanted() {
+fn next_agent_starts_or_removes_prepared_containers() {
     let mut wanted = rig(PrepareLevel::Create);
     let added = plain("w");
     wanted.add(std::slice::from_ref(&added));
@@ -926,7 +926,7 @@ fn the_next_agent_starts_what_may_start_by_then_or_removes_what_is_not_wanted() 
 }
 
 #[test]
-fn a_container_that_an_earlier_create_left_without_a_record_is_removed() {
+fn container_of_an_earlier_create_without_record_is_removed() {
     let engine = FakeEngine::new();
     let added = plain("w");
     engine.add(

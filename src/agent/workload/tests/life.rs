@@ -5,7 +5,7 @@ use crate::workload::mailbox::Preparation;
 use ankaios_model::prepare_level::PrepareLevel;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Read when the test runs: what is compiled must lie below `src/`.
+/// Read when the test runs: files that are compiled must be below `src/`.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/architecture.md");
 
 /// The place where a life begins and ends.
@@ -18,7 +18,7 @@ struct Walk {
     seen: Seen,
 }
 
-/// What was seen in all walks.
+/// The arrows and states of all walks.
 #[derive(Default)]
 struct Seen {
     arrows: BTreeSet<(String, String)>,

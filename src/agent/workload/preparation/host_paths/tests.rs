@@ -11,7 +11,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::{Instant, SystemTime};
 
-/// Nobody waits so long.
+/// Longer than any wait of these tests.
 const LONG: Duration = Duration::from_secs(60);
 
 fn paths_of(options: &str) -> BTreeSet<String> {
@@ -130,7 +130,7 @@ fn a_container_without_paths_needs_no_thread_to_look() {
 }
 
 #[test]
-fn a_path_that_does_not_answer_is_waited_for_once_and_hinders_no_other_path() {
+fn path_without_answer_is_waited_for_once() {
     let (release, released) = bounded::<()>(0);
     let hanging = move |probe: &PathProbe| {
         if *probe == PathProbe::Look("hangs".to_owned()) {

@@ -1,4 +1,4 @@
-//! Which record of an earlier agent fits what is wanted now.
+//! Whether the record of an earlier agent fits the desired instance.
 
 use super::*;
 use ankaios_fakes::fake_connector::FakeEngine;
@@ -74,7 +74,7 @@ fn a_record_fits_the_same_definition_in_the_same_boot_only() {
 }
 
 #[test]
-fn a_create_under_way_may_have_made_any_container_and_fits_nothing() {
+fn record_of_a_create_under_way_fits_any_container() {
     let connector = FakeEngine::new().connector("agent_A");
     let record = PreparedRecord::read(&PreparedRecord::of_create("boot").text()).unwrap();
     assert!(record.may_be_of(&container().id));
