@@ -15,12 +15,12 @@ pub(crate) const AGENT_STOP_DEADLINE: Duration = Duration::from_secs(1);
 
 // ------------------------------------------------------------------- queues
 
-/// Events waiting for the scheduler thread of the agent; senders wait when it is full. All the room
-/// is allocated at the start, a quarter of a KiB for each event, so it is no more than bursts need.
+/// Events waiting for the scheduler thread of the agent; senders wait when it is full. All of it is
+/// allocated at the start, a quarter of a KiB for each event, so it is no more than bursts need.
 pub const SCHEDULER_INBOX: usize = 64;
 /// Commands waiting for one state checker; control loops wait when it is full.
 pub const WATCH_INBOX: usize = 16;
-/// Room of both where one thread sends and takes, as in the simulation: nobody may wait there.
+/// Size of both where one thread sends and takes, as in the simulation: no sender can wait there.
 pub const STEPPED_INBOX: usize = 256;
 
 // ------------------------------------------------------------------ requests

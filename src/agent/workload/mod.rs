@@ -281,9 +281,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Continues on a thread that has not worked. Each thread keeps what it has freed, up to seven
-    /// pieces of each size, until it ends: 9 KiB for each workload that was started. Returns the loop
-    /// when the system gives no thread.
+    /// Continues on a new thread. Each thread keeps up to seven freed pieces of each size until it
+    /// ends: 9 KiB for each workload that was started. Returns the loop when no thread can be
+    /// started.
     fn continue_on_new_thread(self: Box<Self>) -> Result<(), Box<Self>> {
         let name = thread_name(&self.instance.workload);
         if let Err((_, same)) = threads::spawn_with(name, STACK_WORKLOAD, self, Self::run) {
