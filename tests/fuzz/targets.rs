@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use ankaios_lite::agent::control_interface::session::{Effect, Session};
+use ankaios_lite::agent::control_interface::session::{ControlSession, SessionEffect};
 use ankaios_lite::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use ankaios_lite::model::authorizer::Authorizer;
 use ankaios_lite::model::complete_state::{Rendering, desired_state_from_node};
@@ -650,7 +650,7 @@ pub fn control(bytes: &[u8]) {
     let world = Workload {
         authorizer: Authorizer::new(&control_rules()),
     };
-    let mut session = Session::new("w".into(), world.authorizer.clone(), 4096);
+    let mut session = ControlSession::new("w".into(), world.authorizer.clone(), 4096);
     let now = Instant::now();
     for piece in rest.chunks(usize::from(*size) + 1) {
         session.on_bytes(piece);
@@ -679,15 +679,15 @@ struct Workload {
 
 impl Workload {
     /// Does what the session wants.
-    fn act(&self, session: &mut Session, now: Instant) {
+    fn act(&self, session: &mut ControlSession, now: Instant) {
         while let Some(effect) = session.next(now) {
             match effect {
-                Effect::Greet(message) => assert!(!frame(message).is_empty()),
-                Effect::Answer(response) => {
+                SessionEffect::Greet(message) => assert!(!frame(message).is_empty()),
+                SessionEffect::Answer(response) => {
                     assert!(!frame(ToWorkload::Response(response)).is_empty())
                 }
-                Effect::Begin => {}
-                Effect::Forward(request, _) => self.forward(request),
+                SessionEffect::Begin => {}
+                SessionEffect::Forward(held) => self.forward(held.request),
             }
         }
     }

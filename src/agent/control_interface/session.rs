@@ -54,8 +54,8 @@ enum SessionStage {
 /// A request that has waited since then.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeldRequest {
-    pub(crate) request: Request,
-    pub(crate) since: Instant,
+    pub request: Request,
+    pub since: Instant,
 }
 
 /// The message that is being read, or the request that waits.
