@@ -106,14 +106,14 @@ fn new_name() -> String {
 
 /// The progress of a removal of entries.
 #[derive(Default)]
-struct Progress {
+struct RemovalProgress {
     /// Entries that were removed or moved.
     moves: usize,
     /// The first failure.
     failure: Option<Errno>,
 }
 
-impl Progress {
+impl RemovalProgress {
     /// The progress with one entry.
     fn of_one(result: Result<(), Errno>) -> Self {
         match result {
@@ -174,15 +174,15 @@ impl<C: Clock> FolderRemoval<'_, C> {
     fn remove_entries(
         &self,
         folder: &OwnedFd,
-        not_empty: impl Fn(&CStr) -> io::Result<Progress>,
-    ) -> io::Result<Progress> {
-        let mut progress = Progress::default();
+        not_empty: impl Fn(&CStr) -> io::Result<RemovalProgress>,
+    ) -> io::Result<RemovalProgress> {
+        let mut progress = RemovalProgress::default();
         for entry in entries(folder)? {
             let entry = entry?;
             let one = match remove_entry(folder, entry.file_name()) {
-                Ok(Attempt::Gone) => Progress::of_one(Ok(())),
+                Ok(Attempt::Gone) => RemovalProgress::of_one(Ok(())),
                 Ok(Attempt::NotEmpty) => not_empty(entry.file_name())?,
-                Err(errno) => Progress::of_one(Err(errno)),
+                Err(errno) => RemovalProgress::of_one(Err(errno)),
             };
             progress.add(one);
             self.check_time()?;
@@ -192,15 +192,17 @@ impl<C: Clock> FolderRemoval<'_, C> {
 
     /// Removes the folder `name` of `top`. Its entries are removed, or moved to `top` when they are
     /// folders that are not empty.
-    fn flatten(&self, top: &OwnedFd, name: &CStr) -> io::Result<Progress> {
+    fn flatten(&self, top: &OwnedFd, name: &CStr) -> io::Result<RemovalProgress> {
         let folder = match open_folder(top, name) {
             Ok(folder) => folder,
             // Replaced meanwhile.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(Progress::default()),
-            Err(errno) => return Ok(Progress::of_one(Err(errno))),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+                return Ok(RemovalProgress::default());
+            }
+            Err(errno) => return Ok(RemovalProgress::of_one(Err(errno))),
         };
         let mut progress = self.remove_entries(&folder, |inner| {
-            Ok(Progress::of_one(lift(&folder, inner, top)))
+            Ok(RemovalProgress::of_one(lift(&folder, inner, top)))
         })?;
         if remove_entry(top, name) == Ok(Attempt::Gone) {
             progress.moves += 1;

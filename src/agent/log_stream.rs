@@ -45,7 +45,7 @@ const LINES_IN_MESSAGE: usize = 4096;
 const LOG_REQUESTS: &str = "log requests";
 
 /// Where the log of an instance can be read.
-pub(crate) enum LogSource {
+pub(crate) enum LogAccess {
     /// From the container that this engine has.
     Readable {
         engine: Box<dyn RuntimeConnector>,
@@ -109,7 +109,7 @@ impl LogOrder {
 /// A running stream. It ends when this is dropped.
 struct Running {
     order: LogOrder,
-    /// As in [`LogSource::Readable`].
+    /// As in [`LogAccess::Readable`].
     start: Option<u64>,
     /// Set when it has found no container: then [`LogStreams::found_nothing`] ends it.
     has_nothing: Arc<AtomicBool>,
@@ -142,7 +142,7 @@ impl LogStreams {
         &mut self,
         request_id: &str,
         request: &LogsRequest,
-        source_of: impl Fn(&InstanceName) -> LogSource,
+        source_of: impl Fn(&InstanceName) -> LogAccess,
     ) {
         self.cancel(request_id);
         self.forget_ended();
@@ -161,7 +161,7 @@ impl LogStreams {
 
     /// Starts to read the waiting logs whose containers have come, and ends those whose containers
     /// will not come.
-    pub(crate) fn update_waiting(&mut self, source_of: impl Fn(&InstanceName) -> LogSource) {
+    pub(crate) fn update_waiting(&mut self, source_of: impl Fn(&InstanceName) -> LogAccess) {
         for order in std::mem::take(&mut self.waiting) {
             let source = source_of(&order.instance);
             self.take(order, source);
@@ -174,7 +174,7 @@ impl LogStreams {
         &mut self,
         request_id: &str,
         instance: &InstanceName,
-        source: LogSource,
+        source: LogAccess,
         why: String,
     ) {
         let is_it = |one: &Running| one.order.is(request_id, instance);
@@ -183,7 +183,7 @@ impl LogStreams {
         };
         let ended = self.running.remove(index);
         match &source {
-            LogSource::Readable { start, .. } if *start == ended.start => {
+            LogAccess::Readable { start, .. } if *start == ended.start => {
                 self.refuse(&ended.order, &why);
             }
             _ => self.take(ended.order.clone(), source),
@@ -191,16 +191,16 @@ impl LogStreams {
     }
 
     /// Reads a log, lets it wait for its container, or ends it with a reason.
-    fn take(&mut self, order: LogOrder, source: LogSource) {
+    fn take(&mut self, order: LogOrder, source: LogAccess) {
         let _source = log_source(LOG_REQUESTS);
         let why = match source {
-            LogSource::Never(why) => why,
-            LogSource::Later(why) if !order.waits_for_later_start() => why,
-            LogSource::Starting | LogSource::Later(_) => match self.too_many(&order.request_id) {
+            LogAccess::Never(why) => why,
+            LogAccess::Later(why) if !order.waits_for_later_start() => why,
+            LogAccess::Starting | LogAccess::Later(_) => match self.too_many(&order.request_id) {
                 Some(why) => why,
                 None => return self.waiting.push(order),
             },
-            LogSource::Readable { engine, start } => match self.too_many(&order.request_id) {
+            LogAccess::Readable { engine, start } => match self.too_many(&order.request_id) {
                 Some(why) => why,
                 None => match self.start_one(order.clone(), engine, start) {
                     Ok(()) => return,

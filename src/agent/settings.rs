@@ -44,7 +44,7 @@ const SCHEMES: &str = " Write it as http://<host>:<port>, https://<host>:<port> 
                   ank-agent -x /etc/ankaios/ank-agent.conf                           with the settings of a file\n\n\
                   The config file has more settings, for example retry_limit: see ank-agent.conf."
 )]
-struct Arguments {
+struct AgentArguments {
     /// Config file [default: /etc/ankaios/ank-agent.conf if it exists]
     #[arg(short = 'x', long, value_name = "PATH", alias = "config_path")]
     agent_config: Option<PathBuf>,
@@ -90,7 +90,7 @@ fn key_value(text: &str) -> Result<(String, String), String> {
 
 /// The keys of the config file, without the PEM ones.
 #[derive(Debug, Default, Deserialize)]
-struct Keys {
+struct AgentKeys {
     name: Option<String>,
     server_url: Option<String>,
     run_folder: Option<PathBuf>,
@@ -259,7 +259,7 @@ impl Machine {
 
 /// The command line, as manual pages show it.
 pub fn command() -> clap::Command {
-    Arguments::command()
+    AgentArguments::command()
 }
 
 /// Reads the settings, options before environment before config file, and creates the run folder.
@@ -267,12 +267,12 @@ pub fn read(
     arguments: impl IntoIterator<Item = OsString>,
     machine: &Machine,
 ) -> Result<AgentSettings, SettingsError> {
-    let command = Arguments::command();
+    let command = AgentArguments::command();
     let matches = command
         .clone()
         .try_get_matches_from(arguments)
         .map_err(|error| SettingsError::usage(error, &command))?;
-    let options = Arguments::from_arg_matches(&matches)?;
+    let options = AgentArguments::from_arg_matches(&matches)?;
     let places = [PathBuf::from(DEFAULT_CONFIG_FILE)];
     let file = ConfigFile::find(options.agent_config.as_deref(), &places)?;
     combine(&matches, options, file.as_ref(), machine)
@@ -280,13 +280,13 @@ pub fn read(
 
 fn combine(
     matches: &ArgMatches,
-    options: Arguments,
+    options: AgentArguments,
     file: Option<&ConfigFile>,
     machine: &Machine,
 ) -> Result<AgentSettings, SettingsError> {
     let mut warnings = Vec::new();
     // First: the config file, and the files with certificates.
-    let mut keys = Keys::default();
+    let mut keys = AgentKeys::default();
     let mut pems = Pems::default();
     if let Some(file) = file {
         file.check_version(false)?;

@@ -115,7 +115,7 @@ pub enum WatchCommand {
     /// Send the watched instances, without calling the engine.
     ListWatched {
         /// Receives it; has room for one message.
-        reply: Sender<Vec<WatchedInstance>>,
+        reply: Sender<Vec<InstanceProcesses>>,
     },
 }
 
@@ -204,7 +204,7 @@ impl KnownEnd {
 
 /// A watched instance, with its processes as the last listing had them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WatchedInstance {
+pub struct InstanceProcesses {
     /// Which instance.
     pub(crate) instance: InstanceName,
     /// How often this agent has started it after the first time.
@@ -449,7 +449,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
         self.watched.insert(instance, watched);
     }
 
-    fn watched_instances(&self) -> Vec<WatchedInstance> {
+    fn watched_instances(&self) -> Vec<InstanceProcesses> {
         let mut instances = Vec::new();
         for (instance, watched) in &self.watched {
             let mut processes = Vec::new();
@@ -458,7 +458,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
                     processes.push(process.what.clone());
                 }
             }
-            instances.push(WatchedInstance {
+            instances.push(InstanceProcesses {
                 instance: instance.clone(),
                 restarts: watched.restarts,
                 processes,

@@ -165,7 +165,7 @@ struct SteppedChecker {
     commands: Receiver<WatchCommand>,
     connector: Box<dyn RuntimeConnector>,
     watched: BTreeMap<InstanceName, SteppedWatch>,
-    prepared: BTreeMap<InstanceName, PreparedWatch>,
+    prepared: BTreeMap<InstanceName, SteppedPreparedWatch>,
 }
 
 /// The watch of a container.
@@ -177,7 +177,7 @@ struct SteppedWatch {
 }
 
 /// The watch of a prepared container.
-struct PreparedWatch {
+struct SteppedPreparedWatch {
     id: ContainerId,
     reply: GoneReply,
 }
@@ -226,7 +226,8 @@ impl SteppedChecker {
                     id,
                     reply,
                 } => {
-                    self.prepared.insert(instance, PreparedWatch { id, reply });
+                    self.prepared
+                        .insert(instance, SteppedPreparedWatch { id, reply });
                 }
                 WatchCommand::UnwatchPrepared { instance } => _ = self.prepared.remove(&instance),
                 WatchCommand::Unwatch { instance } => _ = self.watched.remove(&instance),

@@ -62,15 +62,15 @@ impl MessageSink for ClientSender {
 
 /// Puts messages for the server. Clones put into the same place.
 #[derive(Clone)]
-pub struct UplinkOutbox(Arc<Shared>);
+pub struct UplinkOutbox(Arc<OutboxState>);
 
 /// Takes messages for the server and sends them.
 pub struct UplinkReader {
-    shared: Arc<Shared>,
+    shared: Arc<OutboxState>,
     woken: Receiver<()>,
 }
 
-struct Shared {
+struct OutboxState {
     slots: Mutex<Slots>,
     /// The connection, if there is one.
     sink: Mutex<Option<Box<dyn MessageSink>>>,
@@ -100,7 +100,7 @@ struct Slots {
     prepared: BTreeMap<InstanceName, PreparedInstance>,
     load: Option<AgentLoad>,
     /// Requests of workloads.
-    requests: VecDeque<Waiting<Request>>,
+    requests: VecDeque<WaitingMessage<Request>>,
     /// Cancellations of subscriptions that workloads do not read or need any more. They come before
     /// requests, and never before the request that they cancel.
     cancels: VecDeque<Request>,
@@ -109,18 +109,18 @@ struct Slots {
     connected: bool,
     /// At most one message of lines of each log stream, so that no stream delays another for long;
     /// also the ends of refused ones, and samples of usage.
-    logs: VecDeque<Waiting<ToServer>>,
+    logs: VecDeque<WaitingMessage<ToServer>>,
 }
 
 /// A message that waits.
 #[derive(Debug)]
-struct Waiting<T> {
+struct WaitingMessage<T> {
     message: T,
     /// Set when the message is about to be sent.
     taken: Option<EventFd>,
 }
 
-impl<T> Waiting<T> {
+impl<T> WaitingMessage<T> {
     /// Takes the message, which is about to be sent.
     fn take(self) -> T {
         if let Some(taken) = &self.taken {
@@ -138,7 +138,7 @@ pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
     };
     let (wake, woken) = bounded(1);
     let waker = Waker::from(Arc::new(WakeUplink(wake.clone())));
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(OutboxState {
         slots: Mutex::new(slots),
         sink: Mutex::default(),
         wake,
@@ -208,7 +208,7 @@ impl UplinkOutbox {
         let is_large = taken.is_some();
         let mut slots = self.0.slots.lock();
         let is_next = slots.is_request_next();
-        slots.requests.push_back(Waiting {
+        slots.requests.push_back(WaitingMessage {
             message: request,
             taken,
         });
@@ -272,14 +272,14 @@ impl UplinkOutbox {
     pub(crate) fn put_message(&self, message: ToServer, taken: Option<EventFd>) -> bool {
         let mut slots = self.0.slots.lock();
         if slots.connected {
-            slots.logs.push_back(Waiting { message, taken });
+            slots.logs.push_back(WaitingMessage { message, taken });
             self.0.wake();
         }
         slots.connected
     }
 }
 
-impl Shared {
+impl OutboxState {
     fn wake(&self) {
         let _ = self.wake.try_send(()); // Full: `uplink` is being woken already.
     }

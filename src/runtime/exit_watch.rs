@@ -6,7 +6,7 @@
 //! container: by its control group, or by the engine's monitor (conmon) as its parent. Where that
 //! cannot be shown, the caller has to poll.
 //!
-//! Thread: `exits:<engine>` waits for the set; the owner of [`ExitWatch`] adds processes from its
+//! Thread: `exits:<runtime>` waits for the set; the owner of [`ExitWatch`] adds processes from its
 //! own thread.
 //! Gives: the key of each process that ended, once.
 

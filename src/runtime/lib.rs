@@ -1,7 +1,7 @@
 //! The narrow waist to the container engines.
 //!
 //! Thread: the caller's: `call:<name>` for pull, create, init and start, `wl:<name>` for stop and
-//! delete, `list:<engine>` for listings.
+//! delete, `list:<runtime>` for listings.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 

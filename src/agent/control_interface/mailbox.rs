@@ -50,12 +50,12 @@ const LOST: &str = "The connection to the server was lost before it answered. Wh
 
 /// Requests that last longer than their first response, by their kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Subscription {
+enum ControlSubscription {
     Logs,
     Events,
 }
 
-impl Subscription {
+impl ControlSubscription {
     fn cancel(self) -> RequestContent {
         match self {
             Self::Logs => RequestContent::LogsCancel,
@@ -69,19 +69,19 @@ impl Subscription {
 enum RequestKind {
     /// It has one response.
     Once,
-    Subscribe(Subscription),
-    Cancel(Subscription),
+    Subscribe(ControlSubscription),
+    Cancel(ControlSubscription),
 }
 
 impl RequestKind {
     fn of(content: &RequestContent) -> Self {
         match content {
-            RequestContent::Logs(_) => Self::Subscribe(Subscription::Logs),
+            RequestContent::Logs(_) => Self::Subscribe(ControlSubscription::Logs),
             RequestContent::CompleteState(read) if read.subscribe => {
-                Self::Subscribe(Subscription::Events)
+                Self::Subscribe(ControlSubscription::Events)
             }
-            RequestContent::LogsCancel => Self::Cancel(Subscription::Logs),
-            RequestContent::EventsCancel => Self::Cancel(Subscription::Events),
+            RequestContent::LogsCancel => Self::Cancel(ControlSubscription::Logs),
+            RequestContent::EventsCancel => Self::Cancel(ControlSubscription::Events),
             _ => Self::Once,
         }
     }
@@ -93,12 +93,18 @@ fn answers(content: &ResponseContent, kind: RequestKind) -> bool {
         ResponseContent::CompleteState { altered: None, .. } => {
             matches!(
                 kind,
-                RequestKind::Once | RequestKind::Subscribe(Subscription::Events)
+                RequestKind::Once | RequestKind::Subscribe(ControlSubscription::Events)
             )
         }
-        ResponseContent::LogsAccepted(_) => kind == RequestKind::Subscribe(Subscription::Logs),
-        ResponseContent::LogsCancelAccepted => kind == RequestKind::Cancel(Subscription::Logs),
-        ResponseContent::EventsCancelAccepted => kind == RequestKind::Cancel(Subscription::Events),
+        ResponseContent::LogsAccepted(_) => {
+            kind == RequestKind::Subscribe(ControlSubscription::Logs)
+        }
+        ResponseContent::LogsCancelAccepted => {
+            kind == RequestKind::Cancel(ControlSubscription::Logs)
+        }
+        ResponseContent::EventsCancelAccepted => {
+            kind == RequestKind::Cancel(ControlSubscription::Events)
+        }
         ResponseContent::UpdateStateSuccess { .. } => kind == RequestKind::Once,
         ResponseContent::Error(_) => true,
         _ => false,
@@ -106,12 +112,12 @@ fn answers(content: &ResponseContent, kind: RequestKind) -> bool {
 }
 
 /// The subscription that this is an event or a log line of; `None` for a response.
-fn subscription_of(content: &ResponseContent) -> Option<Subscription> {
+fn subscription_of(content: &ResponseContent) -> Option<ControlSubscription> {
     match content {
         ResponseContent::CompleteState {
             altered: Some(_), ..
-        } => Some(Subscription::Events),
-        ResponseContent::LogEntries(_) => Some(Subscription::Logs),
+        } => Some(ControlSubscription::Events),
+        ResponseContent::LogEntries(_) => Some(ControlSubscription::Logs),
         _ => None,
     }
 }
@@ -121,7 +127,7 @@ fn subscription_of(content: &ResponseContent) -> Option<Subscription> {
 pub(crate) struct EncodedResponse {
     id: String,
     /// The subscription that it is an event or a log line of.
-    subscription: Option<Subscription>,
+    subscription: Option<ControlSubscription>,
     bytes: Vec<u8>,
 }
 
@@ -142,7 +148,7 @@ impl EncodedResponse {
 
 /// The progress of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Progress {
+enum RequestProgress {
     /// The workload's next request waits for the response.
     UnderWay,
     /// Another one was sent since. Its response is still for the workload.
@@ -159,7 +165,7 @@ enum Progress {
 struct OpenRequest {
     id: String,
     kind: RequestKind,
-    progress: Progress,
+    progress: RequestProgress,
     /// The masks of an event subscription; `None` when they are not kept.
     masks: Option<Vec<String>>,
     /// The workload had its first response on an earlier connection.
@@ -168,12 +174,15 @@ struct OpenRequest {
 
 impl OpenRequest {
     fn has_begun(&self) -> bool {
-        matches!(self.progress, Progress::Begun(_))
+        matches!(self.progress, RequestProgress::Begun(_))
     }
 
     /// Whether it was sent and has no response yet.
     fn is_pending(&self) -> bool {
-        matches!(self.progress, Progress::UnderWay | Progress::Overdue)
+        matches!(
+            self.progress,
+            RequestProgress::UnderWay | RequestProgress::Overdue
+        )
     }
 
     fn masks_bytes(&self) -> usize {
@@ -185,7 +194,7 @@ impl OpenRequest {
     }
 
     /// Whether this is a subscription with its first response.
-    fn is(&self, subscription: Subscription, id: &str) -> bool {
+    fn is(&self, subscription: ControlSubscription, id: &str) -> bool {
         self.has_begun() && self.kind == RequestKind::Subscribe(subscription) && self.id == id
     }
 }
@@ -227,7 +236,7 @@ impl ControlMailbox {
         let mut cancels = Vec::new();
         for open in &before.open {
             if let RequestKind::Subscribe(subscription) = open.kind
-                && open.progress != Progress::Lost
+                && open.progress != RequestProgress::Lost
             {
                 cancels.push(before.cancel(subscription, &open.id));
             }
@@ -272,7 +281,7 @@ impl ControlMailbox {
     pub(crate) fn must_await_response(&self) -> bool {
         self.open
             .iter()
-            .any(|open| open.progress == Progress::UnderWay)
+            .any(|open| open.progress == RequestProgress::UnderWay)
     }
 
     /// Adds a request that is about to be sent.
@@ -304,18 +313,18 @@ impl ControlMailbox {
         self.wait_no_longer();
         if matches!(
             kind,
-            RequestKind::Subscribe(Subscription::Events)
-                | RequestKind::Cancel(Subscription::Events)
+            RequestKind::Subscribe(ControlSubscription::Events)
+                | RequestKind::Cancel(ControlSubscription::Events)
         ) {
             self.open
-                .retain(|open| open.progress != Progress::Lost || open.id != id);
+                .retain(|open| open.progress != RequestProgress::Lost || open.id != id);
         }
         // Finally: it is open.
         let masks = self.kept_masks(content);
         self.open.push(OpenRequest {
             id,
             kind,
-            progress: Progress::UnderWay,
+            progress: RequestProgress::UnderWay,
             masks,
             is_renewed: false,
         });
@@ -345,9 +354,9 @@ impl ControlMailbox {
         if self.must_await_response() {
             return None;
         }
-        let lost = |open: &&mut OpenRequest| open.progress == Progress::Lost;
+        let lost = |open: &&mut OpenRequest| open.progress == RequestProgress::Lost;
         let renewed = self.open.iter_mut().find(lost)?;
-        renewed.progress = Progress::UnderWay;
+        renewed.progress = RequestProgress::UnderWay;
         renewed.is_renewed = true;
         let id = renewed.id.clone();
         let content = RequestContent::CompleteState(ReadState {
@@ -363,8 +372,8 @@ impl ControlMailbox {
     /// Lets the next request not wait for the response to the one before.
     pub(crate) fn wait_no_longer(&mut self) {
         for open in &mut self.open {
-            if open.progress == Progress::UnderWay {
-                open.progress = Progress::Overdue;
+            if open.progress == RequestProgress::UnderWay {
+                open.progress = RequestProgress::Overdue;
             }
         }
     }
@@ -374,29 +383,32 @@ impl ControlMailbox {
     pub(crate) fn connection_lost(&mut self, waits: impl Fn(&str) -> bool) {
         for mut open in std::mem::take(&mut self.open) {
             let is_unsent = open.is_pending() && waits(&self.full_id(&open.id));
-            if is_unsent || open.progress == Progress::Lost {
+            if is_unsent || open.progress == RequestProgress::Lost {
                 self.open.push(open);
                 continue;
             }
             match (open.kind, &open.progress) {
-                (RequestKind::Subscribe(Subscription::Logs), Progress::Begun(instances)) => {
+                (
+                    RequestKind::Subscribe(ControlSubscription::Logs),
+                    RequestProgress::Begun(instances),
+                ) => {
                     self.end_logs(&open.id, instances);
                 }
-                (RequestKind::Subscribe(Subscription::Events), _)
+                (RequestKind::Subscribe(ControlSubscription::Events), _)
                     if open.has_begun() || open.is_renewed =>
                 {
                     if open.masks.is_some() {
-                        open.progress = Progress::Lost;
+                        open.progress = RequestProgress::Lost;
                         self.open.push(open);
                     } else {
                         self.push_own(open.id, ResponseContent::Error(EVENTS_ENDED.into()));
                     }
                 }
                 // The server ended it with the connection.
-                (RequestKind::Cancel(Subscription::Logs), _) => {
+                (RequestKind::Cancel(ControlSubscription::Logs), _) => {
                     self.push_own(open.id, ResponseContent::LogsCancelAccepted);
                 }
-                (RequestKind::Cancel(Subscription::Events), _) => {
+                (RequestKind::Cancel(ControlSubscription::Events), _) => {
                     self.push_own(open.id, ResponseContent::EventsCancelAccepted);
                 }
                 (RequestKind::Once | RequestKind::Subscribe(_), _) => {
@@ -426,25 +438,28 @@ impl ControlMailbox {
         match content {
             ResponseContent::LogsStop(instance) => self.end_log_of(id, instance),
             ResponseContent::LogsCancelAccepted => {
-                self.open.retain(|open| !open.is(Subscription::Logs, id));
+                self.open
+                    .retain(|open| !open.is(ControlSubscription::Logs, id));
                 answered.is_some() // The agent may have sent the request itself.
             }
             ResponseContent::EventsCancelAccepted => {
-                self.open.retain(|open| !open.is(Subscription::Events, id));
+                self.open
+                    .retain(|open| !open.is(ControlSubscription::Events, id));
                 answered.is_some()
             }
             ResponseContent::CompleteState { state, altered } => {
                 if let Some(subscribed) = answered
-                    && subscribed.kind == RequestKind::Subscribe(Subscription::Events)
+                    && subscribed.kind == RequestKind::Subscribe(ControlSubscription::Events)
                 {
                     if subscribed.is_renewed {
                         let masks = subscribed.masks.as_deref().unwrap_or_default();
                         *altered = Some(everything(masks, state));
                     }
                     // It takes the place of an earlier one.
-                    self.open.retain(|open| !open.is(Subscription::Events, id));
+                    self.open
+                        .retain(|open| !open.is(ControlSubscription::Events, id));
                     self.open.push(OpenRequest {
-                        progress: Progress::Begun(BTreeSet::new()),
+                        progress: RequestProgress::Begun(BTreeSet::new()),
                         ..subscribed
                     });
                 }
@@ -454,10 +469,11 @@ impl ControlMailbox {
                 // A workload that is named twice sends its lines and their end once.
                 let instances: BTreeSet<InstanceName> = instances.iter().cloned().collect_entries();
                 if let Some(requested) = answered {
-                    self.open.retain(|open| !open.is(Subscription::Logs, id));
+                    self.open
+                        .retain(|open| !open.is(ControlSubscription::Logs, id));
                     if !instances.is_empty() {
                         self.open.push(OpenRequest {
-                            progress: Progress::Begun(instances),
+                            progress: RequestProgress::Begun(instances),
                             ..requested
                         });
                     }
@@ -481,11 +497,11 @@ impl ControlMailbox {
 
     /// Notes that the log of an instance has ended. Returns whether the workload follows it.
     fn end_log_of(&mut self, id: &str, instance: &InstanceName) -> bool {
-        let follows = |open: &OpenRequest| open.is(Subscription::Logs, id);
+        let follows = |open: &OpenRequest| open.is(ControlSubscription::Logs, id);
         let Some(index) = self.open.iter().position(follows) else {
             return false;
         };
-        if let Progress::Begun(instances) = &mut self.open[index].progress {
+        if let RequestProgress::Begun(instances) = &mut self.open[index].progress {
             instances.remove(instance);
             if instances.is_empty() {
                 self.open.remove(index);
@@ -572,20 +588,20 @@ impl ControlMailbox {
 
     /// Ends a subscription that the workload did not read, and notifies it. Returns the request
     /// that cancels it at the server.
-    fn end_unread(&mut self, subscription: Subscription, id: String) -> Option<Request> {
+    fn end_unread(&mut self, subscription: ControlSubscription, id: String) -> Option<Request> {
         let is_it = |open: &OpenRequest| open.is(subscription, &id);
         let index = self.open.iter().position(is_it)?;
         self.open.remove(index);
         let cancel = self.cancel(subscription, &id);
         let content = match subscription {
-            Subscription::Logs => ResponseContent::LogsCancelAccepted,
-            Subscription::Events => ResponseContent::Error(EVENTS_LOST.into()),
+            ControlSubscription::Logs => ResponseContent::LogsCancelAccepted,
+            ControlSubscription::Events => ResponseContent::Error(EVENTS_LOST.into()),
         };
         self.push_own(id, content);
         Some(cancel)
     }
 
-    fn cancel(&self, subscription: Subscription, id: &str) -> Request {
+    fn cancel(&self, subscription: ControlSubscription, id: &str) -> Request {
         Request {
             id: self.full_id(id),
             content: subscription.cancel(),
@@ -630,12 +646,12 @@ mod tests {
     impl ControlMailbox {
         /// The workload has requested events and logs with this id, and got the first response.
         pub(crate) fn follow(&mut self, id: &str) {
-            for subscription in [Subscription::Logs, Subscription::Events] {
+            for subscription in [ControlSubscription::Logs, ControlSubscription::Events] {
                 let instances = BTreeSet::from([InstanceName::with_id("w", "1", "A")]);
                 self.open.push(OpenRequest {
                     id: id.to_owned(),
                     kind: RequestKind::Subscribe(subscription),
-                    progress: Progress::Begun(instances),
+                    progress: RequestProgress::Begun(instances),
                     masks: Some(vec![
                         "agents.*.status".to_owned(),
                         "desiredState.configs".to_owned(),

@@ -55,10 +55,10 @@ pub(crate) fn is_needed(access: &ControlInterfaceAccess) -> bool {
 /// Opens control interfaces and delivers responses to workloads. Clones share everything.
 #[derive(Clone)]
 pub struct ControlHub {
-    shared: Arc<Shared>,
+    shared: Arc<HubState>,
 }
 
-struct Shared {
+struct HubState {
     registry: Mutex<Registry>,
     /// Wakes `control`.
     wake: EventFd,
@@ -85,7 +85,7 @@ struct Interface {
     restarted: AtomicBool,
 }
 
-impl Shared {
+impl HubState {
     // [impl->swdd~agent-adds-workload-prefix-id-control-interface-request~1]
     fn next_prefix(&self, workload: &Name) -> String {
         // A name has no '@', so the first one in an id is ours whatever the workload writes.
@@ -130,7 +130,7 @@ impl ControlHub {
     /// `uplink`.
     pub fn new(uplink: UplinkOutbox, message_max: usize) -> io::Result<Self> {
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(HubState {
                 registry: Mutex::default(),
                 wake: EventFd::new()?,
                 uplink,

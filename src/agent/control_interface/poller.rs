@@ -11,7 +11,7 @@
 use super::mailbox::EncodedResponse;
 use super::pipes::{PIPE_TURN, Pipes, ReadOutcome, WriteOutcome};
 use super::session::{ControlSession, HeldRequest, LARGE_TIME, SessionEffect};
-use super::{Interface, Shared};
+use super::{HubState, Interface};
 use crate::uplink_outbox::LARGE_REQUEST;
 use ankaios_model::messages::{Request, Response, ResponseContent};
 use ankaios_platform::clock::Clock;
@@ -40,7 +40,7 @@ const READER_AWAY: Duration = Duration::from_secs(10);
 
 /// Serves all control interfaces of an agent.
 pub(crate) struct Poller<C> {
-    shared: Arc<Shared>,
+    shared: Arc<HubState>,
     clock: C,
     links: Vec<PipeLink>,
     buffer: Vec<u8>,
@@ -108,7 +108,7 @@ enum PolledEnd {
 
 impl<C: Clock> Poller<C> {
     /// A poller that serves the interfaces that are opened in `shared`.
-    pub(super) fn new(shared: Arc<Shared>, clock: C) -> Self {
+    pub(super) fn new(shared: Arc<HubState>, clock: C) -> Self {
         Self {
             shared,
             clock,
@@ -299,7 +299,7 @@ impl PipeLink {
     }
 
     /// Carries the effects of the session out.
-    fn act(&mut self, now: Instant, shared: &Shared) {
+    fn act(&mut self, now: Instant, shared: &HubState) {
         while let Some(effect) = self.session.next(now) {
             match effect {
                 SessionEffect::Greet(message) => self.interface.mailbox.lock().put_first(message),
@@ -327,7 +327,7 @@ impl PipeLink {
         self.full = false;
     }
 
-    fn answer(&self, response: Response, shared: &Shared) {
+    fn answer(&self, response: Response, shared: &HubState) {
         let response = EncodedResponse::new(response);
         let cancels = self.interface.mailbox.lock().put(response);
         shared.cancel(&self.interface, cancels);
@@ -338,7 +338,7 @@ impl PipeLink {
     /// - later, when an earlier request, unread responses or a large request must be waited for;
     /// - not at all, when the workload has too many subscriptions;
     /// - otherwise now.
-    fn forward(&mut self, held: HeldRequest, now: Instant, shared: &Shared) {
+    fn forward(&mut self, held: HeldRequest, now: Instant, shared: &HubState) {
         let uplink = &shared.uplink;
         let is_connected = uplink.is_connected();
         let content = &held.request.content;
@@ -366,14 +366,14 @@ impl PipeLink {
         uplink.put_request(request, shared.waker_for(is_large));
     }
 
-    fn answer_error(&self, id: String, error: String, shared: &Shared) {
+    fn answer_error(&self, id: String, error: String, shared: &HubState) {
         let content = ResponseContent::Error(error.into());
         self.answer(Response { id, content }, shared);
     }
 
     /// Renews the next subscription that was lost with an earlier connection. The response wakes
     /// this thread.
-    fn renew(&mut self, shared: &Shared) {
+    fn renew(&mut self, shared: &HubState) {
         let uplink = &shared.uplink;
         if self.broken
             || !self.session.is_established()
@@ -490,7 +490,7 @@ impl PipeLink {
     }
 
     /// Begins again for the restarted container.
-    fn restart(&mut self, now: Instant, shared: &Shared) {
+    fn restart(&mut self, now: Instant, shared: &HubState) {
         if self.broken {
             return;
         }
@@ -501,7 +501,7 @@ impl PipeLink {
         self.write(now);
     }
 
-    fn on_events(&mut self, events: LinkEvents, now: Instant, shared: &Shared, room: &mut [u8]) {
+    fn on_events(&mut self, events: LinkEvents, now: Instant, shared: &HubState, room: &mut [u8]) {
         let LinkEvents { output, input } = events;
         if input.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
             self.pipes.close_input();
@@ -535,7 +535,7 @@ impl PipeLink {
         }
     }
 
-    fn on_time(&mut self, now: Instant, shared: &Shared) {
+    fn on_time(&mut self, now: Instant, shared: &HubState) {
         if self.broken {
             return;
         }

@@ -21,7 +21,7 @@ fn instance(name: &str) -> InstanceName {
 }
 
 /// An instance and whether its log can be read.
-type Order = (InstanceName, LogSource);
+type Order = (InstanceName, LogAccess);
 
 struct Fixture {
     streams: LogStreams,
@@ -60,10 +60,10 @@ impl Fixture {
         }
     }
 
-    fn readable(calls: Result<Vec<LogCall>, RuntimeError>, start: Option<u64>) -> LogSource {
+    fn readable(calls: Result<Vec<LogCall>, RuntimeError>, start: Option<u64>) -> LogAccess {
         let engine = FakeEngine::new();
         engine.set_log_calls(calls);
-        LogSource::Readable {
+        LogAccess::Readable {
             engine: Box::new(engine.connector("agent_A")),
             start,
         }
@@ -214,7 +214,7 @@ fn what_cannot_be_read_ends_at_once_and_says_why() {
     let mut fixture = Fixture::new();
     let unknown = (
         instance("web"),
-        LogSource::Never("it is unknown".to_owned()),
+        LogAccess::Never("it is unknown".to_owned()),
     );
     let failed = Err(RuntimeError::Failed("database is locked".into()));
     let missing = Ok(vec![fixture.call("/no/such/program", "", "")]);
@@ -303,8 +303,8 @@ fn one_container_of_a_pod_without_a_log_hides_no_other() {
 fn a_log_waits_for_its_container_while_the_start_is_under_way() {
     for follow in [false, true] {
         let mut fixture = Fixture::new();
-        fixture.start_all("logs", follow, vec![(instance("web"), LogSource::Starting)]);
-        fixture.streams.update_waiting(|_| LogSource::Starting);
+        fixture.start_all("logs", follow, vec![(instance("web"), LogAccess::Starting)]);
+        fixture.streams.update_waiting(|_| LogAccess::Starting);
         assert!(fixture.streams.running.is_empty() && fixture.reader.next().is_none());
         let calls = fixture.one_line();
         let calls = RefCell::new(Some(calls));
@@ -320,7 +320,7 @@ fn a_log_waits_for_its_container_while_the_start_is_under_way() {
 
 #[test]
 fn a_start_that_waits_is_awaited_by_those_who_follow() {
-    let later = || LogSource::Later("it waits for 'db'".to_owned());
+    let later = || LogAccess::Later("it waits for 'db'".to_owned());
     let mut fixture = Fixture::new();
     fixture.start_all("logs", false, vec![(instance("web"), later())]);
     assert_eq!(
@@ -328,7 +328,7 @@ fn a_start_that_waits_is_awaited_by_those_who_follow() {
         ["[no log: it waits for 'db']"]
     );
     // The same when its start was under way first.
-    fixture.start_all("logs", false, vec![(instance("web"), LogSource::Starting)]);
+    fixture.start_all("logs", false, vec![(instance("web"), LogAccess::Starting)]);
     fixture.streams.update_waiting(|_| later());
     assert_eq!(
         fixture.lines_until_stop("web"),
@@ -339,7 +339,7 @@ fn a_start_that_waits_is_awaited_by_those_who_follow() {
     assert!(fixture.reader.next().is_none());
     fixture
         .streams
-        .update_waiting(|_| LogSource::Never("it was deleted".to_owned()));
+        .update_waiting(|_| LogAccess::Never("it was deleted".to_owned()));
     assert_eq!(
         fixture.lines_until_stop("web"),
         ["[no log: it was deleted]"]
@@ -352,7 +352,7 @@ fn a_log_that_waits_ends_silently_with_its_request() {
     let ends: [End; 2] = [|streams| streams.cancel("logs"), LogStreams::cancel_all];
     for end in ends {
         let mut fixture = Fixture::new();
-        fixture.start_all("logs", true, vec![(instance("web"), LogSource::Starting)]);
+        fixture.start_all("logs", true, vec![(instance("web"), LogAccess::Starting)]);
         fixture.streams.cancel("another");
         end(&mut fixture.streams);
         fixture
@@ -366,12 +366,12 @@ fn a_log_that_waits_ends_silently_with_its_request() {
 #[test]
 fn a_log_without_container_waits_for_the_next_start_or_ends() {
     let mut fixture = Fixture::new();
-    let next_start: fn(&Fixture) -> LogSource =
+    let next_start: fn(&Fixture) -> LogAccess =
         |fixture| Fixture::readable(fixture.one_line(), Some(2));
-    let none: fn(&Fixture) -> LogSource = |_| LogSource::Never("it ended".to_owned());
-    let same_start: fn(&Fixture) -> LogSource =
+    let none: fn(&Fixture) -> LogAccess = |_| LogAccess::Never("it ended".to_owned());
+    let same_start: fn(&Fixture) -> LogAccess =
         |fixture| Fixture::readable(fixture.one_line(), Some(1));
-    let later: fn(&Fixture) -> LogSource = |_| LogSource::Starting;
+    let later: fn(&Fixture) -> LogAccess = |_| LogAccess::Starting;
     for (now, expected) in [
         (next_start, "line"),
         (none, "[no log: it ended]"),
@@ -402,7 +402,7 @@ fn a_log_without_container_waits_for_the_next_start_or_ends() {
         assert_eq!(fixture.lines_until_stop("web"), [expected]);
         // A request that was cancelled meanwhile stays so.
         fixture.streams.cancel("logs");
-        let late = LogSource::Never("late".to_owned());
+        let late = LogAccess::Never("late".to_owned());
         fixture
             .streams
             .found_nothing(&request_id, &found, late, String::new());
@@ -418,7 +418,7 @@ fn stream_without_container_is_kept_until_that_is_heard() {
     fixture.start_all("logs", false, vec![order]);
     fixture.wait_for_threads();
     // Another request comes first.
-    let other = (instance("db"), LogSource::Never("it is unknown".to_owned()));
+    let other = (instance("db"), LogAccess::Never("it is unknown".to_owned()));
     fixture.start_all("other", false, vec![other]);
     fixture.streams.forget_ended();
     while fixture.reader.next().is_some() {}
@@ -430,7 +430,7 @@ fn stream_without_container_is_kept_until_that_is_heard() {
     else {
         panic!("{event:?}")
     };
-    let none = LogSource::Never("it ended".to_owned());
+    let none = LogAccess::Never("it ended".to_owned());
     fixture
         .streams
         .found_nothing(&request_id, &found, none, String::new());
@@ -555,7 +555,7 @@ fn streams_at_the_same_time_have_a_bound() {
     for waits in [false, true] {
         let mut fixture = Fixture::new();
         let order = |fixture: &Fixture| match waits {
-            true => (instance("web"), LogSource::Starting),
+            true => (instance("web"), LogAccess::Starting),
             false => fixture.order("web", Ok(vec![fixture.call("sh", "sleep 600", "")])),
         };
         let orders = (0..=LOG_STREAMS_MAX).map(|_| order(&fixture)).collect();
@@ -580,7 +580,7 @@ fn one_workload_has_a_share_of_the_log_streams() {
         // Every second one waits for its container.
         let order = |number: usize| match number % 2 {
             0 => fixture.order("web", Ok(vec![fixture.call("sh", "sleep 600", "")])),
-            _ => (instance("web"), LogSource::Starting),
+            _ => (instance("web"), LogAccess::Starting),
         };
         let orders = (0..count).map(order).collect();
         let before = fixture.streams.running.len() + fixture.streams.waiting.len();

@@ -10,7 +10,7 @@ use super::workloads::{Existing, KeptContainer, Waits, WorkloadRecords};
 use crate::end_record;
 use crate::events::Note;
 use crate::state_checker::KnownEnd;
-use crate::workload::mailbox::{FoundContainer, FoundPurpose, Run};
+use crate::workload::mailbox::{FoundContainer, FoundPurpose, RunTarget};
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::lifecycle::Check;
 use ankaios_model::messages::AddedWorkload;
@@ -282,7 +282,7 @@ impl<C: Clock> WorkloadRecords<C> {
             // Others may wait for it or depend on it already.
             let state = adopted_state(&added.workload, container.state.clone());
             let control_loop = self.start_loop(container.instance.clone());
-            control_loop.target.run = Run::Instance(added.clone());
+            control_loop.target.run = RunTarget::Instance(added.clone());
             return found_container(&existing, FoundPurpose::Adopt(added.clone(), state));
         }
         let start_again_for = unchanged.filter(|_| self.can_start_again(&existing));
@@ -303,7 +303,7 @@ impl<C: Clock> WorkloadRecords<C> {
         };
         let found = found_container(&existing, purpose);
         let control_loop = self.start_loop(existing.container.instance.clone());
-        control_loop.target.run = Run::Found;
+        control_loop.target.run = RunTarget::Found;
         control_loop.kept = Some(KeptContainer {
             runtime: existing.runtime,
             container: existing.container,
@@ -317,7 +317,7 @@ impl<C: Clock> WorkloadRecords<C> {
     /// again, after the rollback of an update that could not be staged for example: it was never
     /// stopped. Returns what its control loop must run then.
     // [impl->swdd~agent-existing-workloads-resume-existing~2]
-    pub(super) fn adopt_kept(&mut self, name: &Name) -> Option<Run> {
+    pub(super) fn adopt_kept(&mut self, name: &Name) -> Option<RunTarget> {
         let record = self.records.get(name)?;
         let added = record.desired.clone()?;
         let kept = record.kept()?;
@@ -342,7 +342,7 @@ impl<C: Clock> WorkloadRecords<C> {
         let instances = &mut Arc::make_mut(&mut control_loop.status).instances;
         instances.insert(found.instance.clone(), state);
         record.adopt.push(found);
-        Some(Run::Instance(added))
+        Some(RunTarget::Instance(added))
     }
 }
 

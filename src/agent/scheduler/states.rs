@@ -14,11 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug)]
 pub(crate) struct WorkloadStateStore {
     pub(crate) agent: Name,
-    entries: BTreeMap<InstanceName, Entry>,
+    entries: BTreeMap<InstanceName, StateEntry>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct StateEntry {
     state: ExecutionState,
     /// Of another agent, from before the connection was lost.
     stale: bool,
@@ -197,7 +197,7 @@ impl WorkloadStateStore {
         }
         let has_ended = ends_run(self.get(&instance), Some(&state));
         let stale = false;
-        self.entries.insert(instance, Entry { state, stale });
+        self.entries.insert(instance, StateEntry { state, stale });
         has_ended
     }
 }

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::limits::RESTART_SPACING;
-use crate::log_stream::LogSource;
+use crate::log_stream::LogAccess;
 use crate::stepped_agent::{
     AgentOptions, AgentRig as Rig, SteppedAgent, deleted_after, wanted_with,
 };
@@ -313,17 +313,17 @@ fn logs_of_a_waiting_restart_are_those_of_its_last_run() {
         );
         assert_eq!(rig.engine.containers().len(), 1, "{has_logs}");
         let available = rig.agent.scheduler.workloads.log_of(&added.instance);
-        assert_eq!(matches!(available, LogSource::Readable { .. }), has_logs);
+        assert_eq!(matches!(available, LogAccess::Readable { .. }), has_logs);
     }
 }
 
 /// How the log of `added` can be read, in short.
 fn log_of(rig: &Rig, added: &AddedWorkload) -> String {
     match rig.agent.scheduler.workloads.log_of(&added.instance) {
-        LogSource::Readable { start, .. } => format!("readable {start:?}"),
-        LogSource::Starting => "starting".to_owned(),
-        LogSource::Later(why) => format!("later: {why}"),
-        LogSource::Never(why) => format!("never: {why}"),
+        LogAccess::Readable { start, .. } => format!("readable {start:?}"),
+        LogAccess::Starting => "starting".to_owned(),
+        LogAccess::Later(why) => format!("later: {why}"),
+        LogAccess::Never(why) => format!("never: {why}"),
     }
 }
 

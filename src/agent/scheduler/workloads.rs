@@ -12,8 +12,10 @@ use super::states::WorkloadStateStore;
 use crate::control_interface;
 use crate::events::{Note, PreparationReport};
 use crate::images::needs::{ImageNeeds, NeededInstances};
-use crate::log_stream::LogSource;
-use crate::workload::mailbox::{FoundContainer, MailboxHandle, Preparation, Run, Target, mailbox};
+use crate::log_stream::LogAccess;
+use crate::workload::mailbox::{
+    FoundContainer, MailboxHandle, Preparation, RunTarget, Target, mailbox,
+};
 use crate::workload::status::{StartProgress, Status};
 use crate::workload::{LoopContext, WorkloadControlLoop, thread_name};
 use ankaios_model::execution_state::{ExecutionState, PARTS_SEPARATOR, Phase, WorkloadState};
@@ -171,23 +173,23 @@ impl<C: Clock> ControlLoop<C> {
     /// The current instance: the one that must run, or that of the container that stays.
     pub(super) fn current(&self) -> Option<&InstanceName> {
         match &self.target.run {
-            Run::Nothing => None,
-            Run::Found => self.kept.as_ref().map(|kept| &kept.container.instance),
-            Run::Instance(added) => Some(&added.instance),
+            RunTarget::Nothing => None,
+            RunTarget::Found => self.kept.as_ref().map(|kept| &kept.container.instance),
+            RunTarget::Instance(added) => Some(&added.instance),
         }
     }
 
     /// The runtime of the current instance.
     pub(super) fn runtime(&self) -> Option<&Name> {
         match &self.target.run {
-            Run::Nothing => None,
-            Run::Found => self.kept.as_ref().map(|kept| &kept.runtime),
-            Run::Instance(added) => Some(&added.workload.runtime),
+            RunTarget::Nothing => None,
+            RunTarget::Found => self.kept.as_ref().map(|kept| &kept.runtime),
+            RunTarget::Instance(added) => Some(&added.workload.runtime),
         }
     }
 
     /// Whether the container that was found is started again for this.
-    fn starts_again_for(&self, run: &Run) -> bool {
+    fn starts_again_for(&self, run: &RunTarget) -> bool {
         match &self.kept {
             Some(kept) => {
                 kept.start_again_for.is_some() && kept.start_again_for.as_ref() == run.added()
@@ -216,7 +218,7 @@ impl<C: Clock> ControlLoop<C> {
     /// Sets the target of the loop.
     fn put(
         &mut self,
-        run: Run,
+        run: RunTarget,
         is_retry: bool,
         next: Option<Preparation>,
         adopt: Vec<FoundContainer>,
@@ -706,13 +708,13 @@ impl<C: Clock> WorkloadRecords<C> {
     /// - the present one, when that is desired, or when it must not stop yet;
     /// - none, when none is desired, or the desired one must not start yet;
     /// - otherwise the desired one.
-    fn decide(&mut self, name: &Name) -> Run {
+    fn decide(&mut self, name: &Name) -> RunTarget {
         let Some(record) = self.records.get(name) else {
-            return Run::Nothing;
+            return RunTarget::Nothing;
         };
         let present = match &record.control_loop {
             Some(control_loop) => control_loop.target.run.clone(),
-            None => Run::Nothing,
+            None => RunTarget::Nothing,
         };
         if self.awaits_listings {
             return present;
@@ -725,7 +727,7 @@ impl<C: Clock> WorkloadRecords<C> {
         self.update_restart(name);
         self.update_waiting(name);
         let Some(record) = self.records.get(name) else {
-            return Run::Nothing;
+            return RunTarget::Nothing;
         };
         let desired = record.desired.clone();
         let runs_desired = desired.as_ref().is_some_and(|desired| record.runs(desired));
@@ -762,7 +764,7 @@ impl<C: Clock> WorkloadRecords<C> {
         }
         let Some(desired) = desired else {
             self.set_waits(name, Waits::No, BTreeMap::new());
-            return Run::Nothing;
+            return RunTarget::Nothing;
         };
         let is_held_up = record.blocked.is_some()
             || record.restarts_with.is_some()
@@ -773,10 +775,14 @@ impl<C: Clock> WorkloadRecords<C> {
             // [impl->swdd~agent-handles-update-with-fulfilled-delete~1]
             // [impl->swdd~agent-shall-not-enqueue-update-delete-only-workload-operation~1]
             self.set_waits(name, Waits::ToStart, BTreeMap::new());
-            return if starts_again { present } else { Run::Nothing };
+            return if starts_again {
+                present
+            } else {
+                RunTarget::Nothing
+            };
         }
         self.set_waits(name, Waits::No, BTreeMap::new());
-        Run::Instance(desired)
+        RunTarget::Instance(desired)
     }
 
     /// Updates the reasons for which the start of a workload has to wait.
@@ -1199,7 +1205,7 @@ impl<C: Clock> WorkloadRecords<C> {
     // [impl->swdd~agent-executes-update-delete-only-workload-operation~1]
     // [impl->swdd~agent-workload-obj-update-command~1]
     // [impl->swdd~agent-workload-obj-delete-command~1]
-    fn direct(&mut self, name: &Name, run: Run) {
+    fn direct(&mut self, name: &Name, run: RunTarget) {
         let next = self.next_of(name);
         let Some(record) = self.records.get_mut(name) else {
             return;
@@ -1210,7 +1216,7 @@ impl<C: Clock> WorkloadRecords<C> {
         let is_known = record.control_loop.is_some();
         if !is_known {
             let first = match (&run, &next, adopt.first()) {
-                (Run::Instance(added), ..) => added.instance.clone(),
+                (RunTarget::Instance(added), ..) => added.instance.clone(),
                 (_, Some(next), _) => next.added.instance.clone(),
                 (_, None, Some(found)) => found.instance.clone(),
                 (_, None, None) => return, // It has nothing to do.
@@ -1228,17 +1234,17 @@ impl<C: Clock> WorkloadRecords<C> {
         if is_same && !is_retry {
             return;
         }
-        if is_new && run == Run::Nothing {
+        if is_new && run == RunTarget::Nothing {
             info!("Deleting workload '{name}'.");
         }
         if is_new && is_known && run.added().is_some() && !control_loop.starts_again_for(&run) {
             info!("Updating workload '{name}'.");
         }
-        if run != Run::Found {
+        if run != RunTarget::Found {
             control_loop.kept = None;
         }
         control_loop.put(run.clone(), is_retry, next, adopt);
-        if let Run::Instance(added) = &run
+        if let RunTarget::Instance(added) = &run
             && is_new
         {
             self.log_start(added);
@@ -1246,7 +1252,7 @@ impl<C: Clock> WorkloadRecords<C> {
     }
 
     /// Whether the log of an instance can be read, now or when it is started.
-    pub(crate) fn log_of(&self, instance: &InstanceName) -> LogSource {
+    pub(crate) fn log_of(&self, instance: &InstanceName) -> LogAccess {
         let Some(record) = self.records.get(&instance.workload) else {
             return no_log_here(instance);
         };
@@ -1267,14 +1273,14 @@ impl<C: Clock> WorkloadRecords<C> {
             // A container of an earlier agent is adopted, or the start is the target.
             None | Some(Phase::PendingInitial | Phase::PendingStarting) if is_desired => {
                 match progress {
-                    StartProgress::Failed => LogSource::Later(self.why_without_log(instance)),
-                    StartProgress::UnderWay | StartProgress::Started(_) => LogSource::Starting,
+                    StartProgress::Failed => LogAccess::Later(self.why_without_log(instance)),
+                    StartProgress::UnderWay | StartProgress::Started(_) => LogAccess::Starting,
                 }
             }
             // Its start was cancelled.
             Some(Phase::PendingInitial | Phase::PendingStarting) => {
                 let name = &instance.workload;
-                LogSource::Never(format!("workload '{name}' is deleted or replaced"))
+                LogAccess::Never(format!("workload '{name}' is deleted or replaced"))
             }
             None | Some(Phase::Removed) => no_log_here(instance),
             Some(Phase::PendingWaitingToStart) => match control_loop {
@@ -1282,7 +1288,7 @@ impl<C: Clock> WorkloadRecords<C> {
                     self.readable(control_loop, None, instance)
                 }
                 // A container that it may have was never started.
-                _ => LogSource::Later(self.why_without_log(instance)),
+                _ => LogAccess::Later(self.why_without_log(instance)),
             },
             Some(
                 Phase::AgentDisconnected
@@ -1299,7 +1305,7 @@ impl<C: Clock> WorkloadRecords<C> {
                 | Phase::FailedLost,
             ) => match control_loop {
                 Some(control_loop) => self.readable(control_loop, None, instance),
-                None => LogSource::Never(self.why_without_log(instance)),
+                None => LogAccess::Never(self.why_without_log(instance)),
             },
         }
     }
@@ -1309,11 +1315,11 @@ impl<C: Clock> WorkloadRecords<C> {
         control_loop: &ControlLoop<C>,
         start: Option<u64>,
         instance: &InstanceName,
-    ) -> LogSource {
+    ) -> LogAccess {
         let runtime = control_loop.runtime();
         match runtime.and_then(|runtime| self.context.connector(runtime)) {
-            Some(engine) => LogSource::Readable { engine, start },
-            None => LogSource::Never(self.why_without_log(instance)),
+            Some(engine) => LogAccess::Readable { engine, start },
+            None => LogAccess::Never(self.why_without_log(instance)),
         }
     }
 
@@ -1399,11 +1405,11 @@ impl<C: Clock> WorkloadRecords<C> {
     }
 }
 
-fn no_log_here(instance: &InstanceName) -> LogSource {
+fn no_log_here(instance: &InstanceName) -> LogAccess {
     let InstanceName {
         workload, agent, ..
     } = instance;
-    LogSource::Never(format!("workload '{workload}' is not on agent '{agent}'"))
+    LogAccess::Never(format!("workload '{workload}' is not on agent '{agent}'"))
 }
 
 /// The reason why a workload is blocked that needs this one, which is blocked itself.

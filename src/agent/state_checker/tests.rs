@@ -976,9 +976,9 @@ fn what_is_watched_is_told_without_a_listing() {
             reply: reply.clone(),
         });
         let pids =
-            |one: &WatchedInstance| one.processes.iter().map(|process| process.pid).collect();
+            |one: &InstanceProcesses| one.processes.iter().map(|process| process.pid).collect();
         let of_one =
-            |one: &WatchedInstance| (one.instance.workload.to_string(), one.restarts, pids(one));
+            |one: &InstanceProcesses| (one.instance.workload.to_string(), one.restarts, pids(one));
         watched.try_recv().unwrap().iter().map(of_one).collect()
     };
     assert_eq!(

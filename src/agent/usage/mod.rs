@@ -13,7 +13,7 @@ pub(crate) mod cgroups;
 
 use super::images::{ImageReport, ImageUses};
 use super::resources::{self, TICKS_PER_SECOND};
-use super::state_checker::{WatchCommand, WatchedInstance};
+use super::state_checker::{InstanceProcesses, WatchCommand};
 use super::uplink_outbox::UplinkOutbox;
 use crate::limits::USAGE_PROCESSES_MAX;
 use ankaios_model::messages::ToServer;
@@ -135,7 +135,7 @@ impl UsageSampler {
     }
 
     /// The instances that the state checkers watch, with their processes.
-    fn watched(&self) -> Vec<WatchedInstance> {
+    fn watched(&self) -> Vec<InstanceProcesses> {
         let until = SystemClock.now() + self.wait_max;
         let (reply, replies) = bounded(self.checkers.len());
         for checker in &self.checkers {
@@ -161,7 +161,7 @@ impl UsageSampler {
         Some(self.hierarchies.get_or_init(|| read))
     }
 
-    fn sample_of(&self, watched: &[WatchedInstance], since_boot: Duration) -> Sample {
+    fn sample_of(&self, watched: &[InstanceProcesses], since_boot: Duration) -> Sample {
         let mut sample = Sample::default();
         sample.usage.sampled_usec = u64::try_from(since(ClockId::Monotonic).as_micros()).ok();
         sample.usage.node = resources::node_usage(&self.top.join("proc"));

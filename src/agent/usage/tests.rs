@@ -145,12 +145,12 @@ fn a_sample_has_each_watched_instance_and_the_node() {
             container: ContainerId(id.as_str().into()),
             pid: 7,
         }];
-        let running = WatchedInstance {
+        let running = InstanceProcesses {
             instance: instance("web"),
             restarts: 1,
             processes,
         };
-        let ended = WatchedInstance {
+        let ended = InstanceProcesses {
             instance: instance("done"),
             restarts: 0,
             processes: Vec::new(),

@@ -25,7 +25,7 @@ use std::sync::Arc;
 pub(crate) struct Target {
     /// Counts the targets of one mailbox. A status names the one that it follows.
     pub(crate) number: u64,
-    pub(crate) run: Run,
+    pub(crate) run: RunTarget,
     /// A removal that has failed is retried at once.
     pub(crate) is_retry: bool,
     /// The instance to prepare beside the current one.
@@ -37,7 +37,7 @@ pub(crate) struct Target {
 
 /// Which instance of the workload must run.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) enum Run {
+pub(crate) enum RunTarget {
     /// None: everything is removed, except the prepared container.
     #[default]
     Nothing,
@@ -48,7 +48,7 @@ pub(crate) enum Run {
     Instance(AddedWorkload),
 }
 
-impl Run {
+impl RunTarget {
     /// The instance that must run.
     pub(crate) fn added(&self) -> Option<&AddedWorkload> {
         match self {
@@ -359,7 +359,7 @@ mod tests {
         }
     }
 
-    fn put(handle: &MailboxHandle, number: u64, run: Run) {
+    fn put(handle: &MailboxHandle, number: u64, run: RunTarget) {
         handle.put(Target {
             number,
             run,
@@ -367,8 +367,8 @@ mod tests {
         });
     }
 
-    fn run(config: &str) -> Run {
-        Run::Instance(added(config))
+    fn run(config: &str) -> RunTarget {
+        RunTarget::Instance(added(config))
     }
 
     fn observed(mailbox: &Mailbox) -> Option<Phase> {
@@ -486,13 +486,13 @@ mod tests {
         let first = begin("a");
         put(&handle, 2, run("a"));
         assert!(!is_readable(&first), "it must still run");
-        put(&handle, 3, Run::Nothing);
+        put(&handle, 3, RunTarget::Nothing);
         assert!(is_readable(&first));
         assert!(is_readable(&begin("a")), "the target came before the start");
         put(&handle, 4, run("b"));
         let last = begin("b");
         mailbox.end_start();
-        put(&handle, 5, Run::Nothing);
+        put(&handle, 5, RunTarget::Nothing);
         assert!(!is_readable(&last));
     }
 

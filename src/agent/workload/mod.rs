@@ -38,12 +38,12 @@ use ankaios_runtime::{ContainerId, MainProcess, RuntimeConnector};
 use crossbeam_channel::{Select, Sender, never};
 use health::InstanceLifecycle;
 use log::{info, warn};
-use mailbox::{FoundContainer, FoundPurpose, LoopEvent, Mailbox, Run, Target};
+use mailbox::{FoundContainer, FoundPurpose, LoopEvent, Mailbox, RunTarget, Target};
 use preparation::Prepared;
 use removal::Removals;
 use start::StartUnderWay;
 use start_slots::{SlotRequest, StartSlots};
-use status::{Start, StartProgress, Status};
+use status::{NewestStart, StartProgress, Status};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -204,7 +204,7 @@ pub enum LoopStep {
 
 /// Why a wait has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wake {
+enum LoopWake {
     /// There may be something to do.
     Work,
     /// There was nothing to do for [`SETTLE_AFTER`].
@@ -269,7 +269,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                     if let Some(stack) = &stack {
                         stack.give_back_unused();
                     }
-                    if self.wait(has_worked) == Wake::Rested {
+                    if self.wait(has_worked) == LoopWake::Rested {
                         match self.continue_on_new_thread() {
                             Ok(()) => return,
                             Err(same) => self = same,
@@ -345,7 +345,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     /// Waits for something to do. After work at most as long as a burst may pause.
-    fn wait(&self, has_worked: bool) -> Wake {
+    fn wait(&self, has_worked: bool) -> LoopWake {
         let alarm = match self.due() {
             Some(at) => self.context.clock.alarm(at),
             None => never(),
@@ -360,9 +360,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         select.recv(&alarm);
         let rest = select.recv(&rested);
         if select.ready() == rest {
-            Wake::Rested
+            LoopWake::Rested
         } else {
-            Wake::Work
+            LoopWake::Work
         }
     }
 
@@ -453,7 +453,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if matches!(self.stage, LoopStage::Starting(_)) && !self.is_starting_next() {
             return; // A call that has become pointless is cancelled; its end leads here.
         }
-        if self.target.run == Run::Found || self.runs_target() {
+        if self.target.run == RunTarget::Found || self.runs_target() {
             return;
         }
         let next = self.target.run.added().cloned();
@@ -728,13 +728,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Whether there is nothing, and nothing has to be done.
     fn is_idle(&self) -> bool {
         let has_something = !self.is_empty || !self.removals.is_empty() || self.next.is_some();
-        let has_to_do = self.target.run != Run::Nothing || self.target.next.is_some();
+        let has_to_do = self.target.run != RunTarget::Nothing || self.target.next.is_some();
         !has_something && !has_to_do && !self.mailbox.has_target()
     }
 
     /// Notes in the status how far the start of the current instance is.
     fn note_start(&mut self, progress: StartProgress) {
-        self.status.start = Some(Start {
+        self.status.start = Some(NewestStart {
             instance: self.instance.clone(),
             progress,
         });

@@ -16,7 +16,7 @@ use crate::limits::START_SLOT_MAX;
 use crate::settings::unsupported_runtime;
 use crate::state_checker::WatchCommand;
 use crate::workload::mailbox::Preparation;
-use crate::workload::preparation::levels::Present;
+use crate::workload::preparation::levels::PresentContainers;
 use crate::workload::preparation::record::{PreparedContainer, new_container};
 use crate::workload::start_slots::{SlotRequest, SlotUse};
 use ankaios_model::messages::AddedWorkload;
@@ -33,7 +33,7 @@ pub(crate) mod levels;
 pub(crate) mod record;
 
 /// An engine call under way.
-pub(super) struct Call {
+pub(super) struct CallUnderWay {
     /// Identifies its result.
     pub(super) number: u64,
     pub(super) cancel: Option<EventFd>,
@@ -48,7 +48,7 @@ pub(super) struct Prepared {
     /// The level that is reached.
     level: PrepareLevel,
     pub(super) container: Option<PreparedContainer>,
-    pub(super) call: Option<Call>,
+    pub(super) call: Option<CallUnderWay>,
     failures: u32,
     /// Why the last try failed.
     reason: String,
@@ -196,7 +196,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         &mut self,
         step: CallStep,
         added: &AddedWorkload,
-    ) -> Result<Call, RuntimeError> {
+    ) -> Result<CallUnderWay, RuntimeError> {
         let new = new_container(&self.context.calls.folder, added)?;
         self.call(step, new)
     }
@@ -230,11 +230,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
             return PrepareLevel::None;
         };
         let present = if self.is_current(&added.instance) || self.removals.has(&added.instance) {
-            Present::SameInstance
+            PresentContainers::SameInstance
         } else if self.is_empty {
-            Present::Nothing
+            PresentContainers::Nothing
         } else {
-            Present::OtherInstance
+            PresentContainers::OtherInstance
         };
         levels::allowed(&added.workload, *level, present)
     }
@@ -439,7 +439,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     /// Starts an engine call.
-    pub(super) fn call(&mut self, step: CallStep, new: NewContainer) -> Result<Call, RuntimeError> {
+    pub(super) fn call(
+        &mut self,
+        step: CallStep,
+        new: NewContainer,
+    ) -> Result<CallUnderWay, RuntimeError> {
         let runtime = &new.workload.runtime;
         let Some(connector) = self.context.connector(runtime) else {
             return Err(RuntimeError::Unsupported(unsupported_runtime(runtime)));
@@ -460,7 +464,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             let text = format!("no thread can be started: {error}");
             RuntimeError::NotStarted(text.into())
         })?;
-        Ok(Call {
+        Ok(CallUnderWay {
             number,
             cancel,
             since: self.now(),

@@ -4,7 +4,7 @@
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Takes: a free start slot, ends of calls. Gives: states to the scheduler (may block there).
 
-use super::preparation::Call;
+use super::preparation::CallUnderWay;
 use super::removal::{RemovalKind, Search};
 use super::status::StartProgress;
 use super::{LoopStage, WorkloadControlLoop};
@@ -129,7 +129,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Calls the engine to start the prepared container, else the one that has ended, else a new
     /// one.
-    fn call_start(&mut self, prepared: Option<PreparedContainer>) -> Result<Call, RuntimeError> {
+    fn call_start(
+        &mut self,
+        prepared: Option<PreparedContainer>,
+    ) -> Result<CallUnderWay, RuntimeError> {
         if let Some(prepared) = &prepared {
             host_paths::compare(&prepared.paths, START_PATHS_WAIT)
                 .map_err(|cause| RuntimeError::NotStarted(cause.into()))?;

@@ -20,7 +20,7 @@ pub struct Status {
     /// are four copies of this.
     pub(crate) instances: LiteMap<InstanceName, ExecutionState>,
     /// How far the newest start is.
-    pub(crate) start: Option<Start>,
+    pub(crate) start: Option<NewestStart>,
     /// How far the next instance is prepared.
     pub(crate) prepared: Option<PreparationReport>,
     /// Kills until now because memory ran out.
@@ -31,7 +31,7 @@ pub struct Status {
 
 /// The newest start of a control loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Start {
+pub(crate) struct NewestStart {
     pub(crate) instance: InstanceName,
     pub(crate) progress: StartProgress,
 }

@@ -9,7 +9,9 @@ use crate::limits::{
 };
 use crate::state_checker::{StateReply, WatchCommand};
 use crate::uplink_outbox::uplink_outbox;
-use crate::workload::mailbox::{FoundContainer, FoundPurpose, MailboxHandle, Run, Target, mailbox};
+use crate::workload::mailbox::{
+    FoundContainer, FoundPurpose, MailboxHandle, RunTarget, Target, mailbox,
+};
 use crate::workload::start_slots::SlotUse;
 use crate::workload::status::Status;
 use ankaios_fakes::fake_connector::{Call, FAILURE, FakeEngine, Fault};
@@ -148,19 +150,19 @@ impl Rig {
         self.control_loop = WorkloadControlLoop::new(instance(config), context, random, mailbox);
         self.handle = handle;
         self.adopt(
-            Run::Found,
+            RunTarget::Found,
             vec![found("podman", config, &id, FoundPurpose::Replace)],
         );
         id
     }
 
     /// Sets the target.
-    fn put(&mut self, run: Run) {
+    fn put(&mut self, run: RunTarget) {
         self.put_with(run, Vec::new());
     }
 
     /// Sets the target, which comes with containers of an earlier agent.
-    fn put_with(&mut self, run: Run, adopt: Vec<FoundContainer>) {
+    fn put_with(&mut self, run: RunTarget, adopt: Vec<FoundContainer>) {
         self.target.number += 1;
         self.target.is_retry = self.target.run == run;
         self.target.run = run;
@@ -170,7 +172,7 @@ impl Rig {
         });
     }
 
-    fn adopt(&mut self, run: Run, adopt: Vec<FoundContainer>) {
+    fn adopt(&mut self, run: RunTarget, adopt: Vec<FoundContainer>) {
         self.put_with(run, adopt);
         self.run();
     }
@@ -188,7 +190,7 @@ impl Rig {
 
     /// This must run.
     fn want(&mut self, order: AddedWorkload) {
-        self.put(Run::Instance(order));
+        self.put(RunTarget::Instance(order));
         self.run();
     }
 
@@ -210,7 +212,7 @@ impl Rig {
 
     /// Nothing must run any more.
     fn end(&mut self) {
-        self.put(Run::Nothing);
+        self.put(RunTarget::Nothing);
         self.run();
     }
 
@@ -624,7 +626,7 @@ fn orphaned_containers_are_removed_and_shown_as_instances() {
     assert!(!rig.path("b").exists() && !rig.has("b"));
     // A loop that has nothing left to do but that ends with it.
     elsewhere.inject(Call::Delete, [Fault::Fails]);
-    rig.adopt(Run::Nothing, orphaned(&rig, "c"));
+    rig.adopt(RunTarget::Nothing, orphaned(&rig, "c"));
     assert_eq!(
         rig.states(),
         [stopping("c"), stopping("a"), gone("a"), delete_failed("c")]
@@ -655,7 +657,7 @@ fn instance_desired_when_its_last_container_goes_has_ended() {
     rig.create("a", |_| {});
     rig.engine.inject(Call::Delete, [Fault::Fails]);
     let order = rig.order("b");
-    rig.adopt(Run::Instance(order), orphaned(&rig, "b"));
+    rig.adopt(RunTarget::Instance(order), orphaned(&rig, "b"));
     assert_eq!(
         rig.states(),
         [stopping("b"), stopping("a"), delete_failed("a"), gone("b")]
@@ -1014,10 +1016,10 @@ fn a_newer_target_during_a_create_cancels_it_and_is_followed() {
             });
         };
         let newer = match update {
-            Some(config) => Run::Instance(rig.order(config)),
-            None => Run::Nothing,
+            Some(config) => RunTarget::Instance(rig.order(config)),
+            None => RunTarget::Nothing,
         };
-        put(&handle, 1, Run::Instance(rig.order("a")));
+        put(&handle, 1, RunTarget::Instance(rig.order("a")));
         rig.engine.during_next_create(move || {
             put(&handle, 2, newer);
             std::mem::forget(handle); // The agent keeps its end.
@@ -1101,8 +1103,8 @@ fn target_that_is_set_back_early_touches_no_container() {
     let id = rig.create("a", |_| {});
     rig.states();
     let (old, new) = (rig.order("a"), rig.order("b"));
-    rig.put(Run::Instance(new));
-    rig.put(Run::Instance(old));
+    rig.put(RunTarget::Instance(new));
+    rig.put(RunTarget::Instance(old));
     rig.run();
     assert_eq!(rig.engine.take_calls(), [""; 0]);
     assert_eq!(rig.states(), [""; 0]);
@@ -1115,8 +1117,8 @@ fn a_cancelled_start_that_is_wanted_again_is_started_again() {
     rig.hold_calls = true;
     rig.want_config("a");
     let (old, new) = (rig.order("a"), rig.order("b"));
-    rig.put(Run::Instance(new));
-    rig.put(Run::Instance(old));
+    rig.put(RunTarget::Instance(new));
+    rig.put(RunTarget::Instance(old));
     rig.hold_calls = false;
     rig.run();
     assert_eq!(rig.engine.only().1.instance, instance("a"));

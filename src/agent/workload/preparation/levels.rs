@@ -10,7 +10,7 @@ use ankaios_runtime::containerd;
 
 /// The containers of a workload that are removed before the prepared one starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Present {
+pub(crate) enum PresentContainers {
     Nothing,
     /// An earlier instance.
     OtherInstance,
@@ -67,7 +67,7 @@ const SHORT_WITH_VALUE: &str = "acehlmpuvw";
 pub(crate) fn allowed(
     workload: &Workload,
     requested: PrepareLevel,
-    present: Present,
+    present: PresentContainers,
 ) -> PrepareLevel {
     let level = requested.min(highest(workload, present));
     if let Ok(EngineConfig::Container(container)) = &workload.config().engine
@@ -91,7 +91,7 @@ fn has_image(container: &ContainerConfig) -> bool {
 
 /// The highest level at which a prepared container does no harm.
 // [impl->swdd~agent-prepares-starts~1]
-fn highest(workload: &Workload, present: Present) -> PrepareLevel {
+fn highest(workload: &Workload, present: PresentContainers) -> PrepareLevel {
     let config = workload.config();
     let Ok(EngineConfig::Container(container)) = &config.engine else {
         return PrepareLevel::Image; // A play of pods knows no steps.
@@ -101,9 +101,9 @@ fn highest(workload: &Workload, present: Present) -> PrepareLevel {
         return PrepareLevel::None; // The image as of the start is desired.
     }
     let shares_name = match present {
-        Present::Nothing => false,
-        Present::OtherInstance => options.has("--name"),
-        Present::SameInstance => true,
+        PresentContainers::Nothing => false,
+        PresentContainers::OtherInstance => options.has("--name"),
+        PresentContainers::SameInstance => true,
     };
     // `podman start --all` of a boot would start it.
     let restarts_itself = container.restart_option().is_some();
@@ -126,7 +126,7 @@ fn highest(workload: &Workload, present: Present) -> PrepareLevel {
         || options.has_short('p')
         || options.has_short('P');
     let is_containerd = *workload.runtime == *containerd::RUNTIME_NAME;
-    if present == Present::OtherInstance || is_containerd || holds_resources {
+    if present == PresentContainers::OtherInstance || is_containerd || holds_resources {
         return PrepareLevel::Create;
     }
     PrepareLevel::Init

@@ -110,7 +110,7 @@ impl Walk {
     }
 
     fn want(&mut self, order: AddedWorkload) {
-        self.rig.put(Run::Instance(order));
+        self.rig.put(RunTarget::Instance(order));
         self.go();
     }
 
@@ -120,11 +120,11 @@ impl Walk {
     }
 
     fn end(&mut self) {
-        self.rig.put(Run::Nothing);
+        self.rig.put(RunTarget::Nothing);
         self.go();
     }
 
-    fn adopt(&mut self, run: Run, found: FoundContainer) {
+    fn adopt(&mut self, run: RunTarget, found: FoundContainer) {
         self.rig.put_with(run, vec![found]);
         self.go();
     }
@@ -199,7 +199,7 @@ fn from_nothing(seen: &mut Seen) {
         let orphan = orphaned(&walk.rig, "b").remove(0);
         walk.rig.other.inject(Call::Delete, [Fault::Fails]);
         let order = walk.rig.order("a");
-        walk.adopt(Run::Instance(order), orphan);
+        walk.adopt(RunTarget::Instance(order), orphan);
         walk.until_due();
     });
 }
@@ -209,25 +209,28 @@ fn with_what_was_found(seen: &mut Seen) {
         let order = walk.rig.order("a");
         let running = ExecutionState::plain(Phase::Running);
         let found = walk.left(FoundPurpose::Adopt(order.clone(), running));
-        walk.adopt(Run::Instance(order), found);
+        walk.adopt(RunTarget::Instance(order), found);
     });
     walk(seen, |walk| {
         let order = walk.rig.order("a");
         let found = walk.left(FoundPurpose::Replace);
-        walk.adopt(Run::Found, found.clone());
+        walk.adopt(RunTarget::Found, found.clone());
         let running = ExecutionState::plain(Phase::Running);
         let purpose = FoundPurpose::Adopt(order.clone(), running);
-        walk.adopt(Run::Instance(order), FoundContainer { purpose, ..found });
+        walk.adopt(
+            RunTarget::Instance(order),
+            FoundContainer { purpose, ..found },
+        );
     });
     walk(seen, |walk| {
         let order = walk.rig.order("a");
         let found = walk.left(FoundPurpose::StartAgain(order.clone()));
-        walk.adopt(Run::Found, found);
+        walk.adopt(RunTarget::Found, found);
         walk.want(order);
     });
     walk(seen, |walk| {
         let found = walk.left(FoundPurpose::Replace);
-        walk.adopt(Run::Found, found);
+        walk.adopt(RunTarget::Found, found);
         walk.want_config("b");
     });
 }
@@ -255,7 +258,7 @@ fn while_it_starts(seen: &mut Seen) {
         let orphan = orphaned(&walk.rig, "b").remove(0);
         walk.rig.other.inject(Call::Delete, vec![Fault::Fails; 9]);
         let order = walk.rig.order("a");
-        walk.adopt(Run::Instance(order), orphan);
+        walk.adopt(RunTarget::Instance(order), orphan);
         walk.want_config("c");
     });
     // A call fails, and leaves something that cannot be removed at once.
@@ -279,7 +282,7 @@ fn while_it_starts(seen: &mut Seen) {
         walk.rig.hold_calls = true;
         walk.want_config("a");
         walk.rig.hold_calls = false;
-        walk.rig.put(Run::Nothing);
+        walk.rig.put(RunTarget::Nothing);
         walk.want_config("a");
     });
     walk(seen, |walk| {

@@ -3,7 +3,7 @@
 use super::*;
 use ankaios_model::names::RUNTIMES;
 
-fn most_of(runtime: &str, options: &str, image: &str, old: Present) -> PrepareLevel {
+fn most_of(runtime: &str, options: &str, image: &str, old: PresentContainers) -> PrepareLevel {
     let config = match runtime {
         "podman-kube" => "manifest: 'kind: Pod'".to_owned(),
         _ => format!("image: {image}\ncommandOptions: [{options}]"),
@@ -16,7 +16,7 @@ fn most_of(runtime: &str, options: &str, image: &str, old: Present) -> PrepareLe
 }
 
 fn with(options: &str) -> PrepareLevel {
-    most_of("podman", options, "x", Present::Nothing)
+    most_of("podman", options, "x", PresentContainers::Nothing)
 }
 
 // [utest->swdd~agent-prepares-starts~1]
@@ -79,17 +79,28 @@ fn options_decide_how_far_a_start_may_be_prepared() {
 #[test]
 fn what_is_there_and_what_does_not_hold_decide_as_well() {
     let most = |options: &str, old| most_of("podman", options, "x", old);
-    assert_eq!(most("", Present::OtherInstance), PrepareLevel::Create);
-    assert_eq!(most("", Present::SameInstance), PrepareLevel::Image);
     assert_eq!(
-        most("--name=x", Present::OtherInstance),
+        most("", PresentContainers::OtherInstance),
+        PrepareLevel::Create
+    );
+    assert_eq!(
+        most("", PresentContainers::SameInstance),
+        PrepareLevel::Image
+    );
+    assert_eq!(
+        most("--name=x", PresentContainers::OtherInstance),
         PrepareLevel::Image
     );
 }
 
 #[test]
 fn engines_and_images_differ_in_what_they_can() {
-    let levels = RUNTIMES.map(|runtime| (runtime, most_of(runtime, "", "x", Present::Nothing)));
+    let levels = RUNTIMES.map(|runtime| {
+        (
+            runtime,
+            most_of(runtime, "", "x", PresentContainers::Nothing),
+        )
+    });
     assert_eq!(
         levels,
         [
@@ -104,12 +115,12 @@ fn engines_and_images_differ_in_what_they_can() {
         "'dir:/a'",
     ] {
         assert_eq!(
-            most_of("podman", "", image, Present::Nothing),
+            most_of("podman", "", image, PresentContainers::Nothing),
             PrepareLevel::Init,
             "{image}"
         );
         assert_eq!(
-            most_of("podman", "--pod=p", image, Present::Nothing),
+            most_of("podman", "--pod=p", image, PresentContainers::Nothing),
             PrepareLevel::None,
             "{image}"
         );
@@ -124,12 +135,12 @@ fn engines_and_images_differ_in_what_they_can() {
     ] {
         let workload = Workload::new("A", "podman", config);
         assert_eq!(
-            allowed(&workload, PrepareLevel::Image, Present::Nothing),
+            allowed(&workload, PrepareLevel::Image, PresentContainers::Nothing),
             level,
             "{config}"
         );
         assert_eq!(
-            allowed(&workload, PrepareLevel::Create, Present::Nothing),
+            allowed(&workload, PrepareLevel::Create, PresentContainers::Nothing),
             PrepareLevel::Create,
             "{config}"
         );
