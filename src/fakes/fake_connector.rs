@@ -652,7 +652,11 @@ impl RuntimeConnector for FakeConnector {
         })
     }
 
-    fn out_of_memory(&mut self, id: &ContainerId) -> Result<Option<OutOfMemory>, RuntimeError> {
+    fn out_of_memory(
+        &mut self,
+        _instance: &InstanceName,
+        id: &ContainerId,
+    ) -> Result<Option<OutOfMemory>, RuntimeError> {
         let mut world = self.engine.world();
         let name = match world.containers.get(id) {
             Some(container) => container.instance.workload.to_string(),

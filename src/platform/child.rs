@@ -21,6 +21,7 @@ use std::ffi::OsStr;
 use std::io::{self, ErrorKind, PipeReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -34,6 +35,8 @@ pub struct ChildCall<'a> {
     /// A path, or a name that is looked up in `PATH`.
     pub program: &'a OsStr,
     pub arguments: Vec<String>,
+    /// The working folder of the program; that of this process without it.
+    pub folder: Option<PathBuf>,
     /// Additional environment variables.
     pub variables: Vec<(&'static str, String)>,
     /// Bytes for the standard input, which is `/dev/null` without them.
@@ -112,6 +115,9 @@ impl<'a> ChildCall<'a> {
             command.stdin(Stdio::piped());
         }
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        if let Some(folder) = &self.folder {
+            command.current_dir(folder);
+        }
         command.envs(self.variables.iter().map(|(name, value)| (*name, value)));
         command
     }

@@ -10,6 +10,7 @@ use super::{Cancel, RuntimeError};
 use ankaios_platform::child::{ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
+use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -76,6 +77,7 @@ impl<'a> EngineCall<'a> {
         let call = ChildCall {
             program: OsStr::new(program),
             arguments: given,
+            folder: None,
             variables: Vec::new(),
             input: &[],
             limit: None,
@@ -129,6 +131,12 @@ impl<'a> EngineCall<'a> {
             partial: true,
             ..self
         }
+    }
+
+    /// Runs the program in this folder, if there is one to run it in.
+    pub(crate) fn folder(mut self, folder: Option<PathBuf>) -> Self {
+        self.call.folder = folder;
+        self
     }
 
     /// Adds an environment variable that only this call gets.

@@ -14,7 +14,7 @@ use super::engine_cli::EngineCli;
 use super::images::{ImageRemoval, ImageStore};
 use super::log_reader::{LogCall, log_arguments};
 use super::masking::Arguments;
-use super::out_of_memory::{self, OutOfMemory};
+use super::out_of_memory::{self, OutOfMemory, has_monitor_file, start_folder};
 use super::{
     Cancel, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
 };
@@ -170,7 +170,10 @@ impl ContainerConnector {
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
         let config = config_of(&new.workload, self.engine.runtime)?;
-        let mut call = self.cli.change(arguments(&config, new)?).limit(limit);
+        let options = config.general_options.iter().chain(&config.command_options);
+        let folder = start_folder(&self.cli.records(), &new.instance, options);
+        let call = self.cli.change(arguments(&config, new)?).limit(limit);
+        let mut call = call.folder(folder);
         if let Some(path) = &new.notify_socket {
             call = call.variable(NOTIFY_SOCKET, path.to_string_lossy().into_owned());
         }
@@ -338,10 +341,15 @@ impl RuntimeConnector for ContainerConnector {
     }
 
     // [impl->swdd~agent-reports-kills-out-of-memory~1]
-    fn out_of_memory(&mut self, id: &ContainerId) -> Result<Option<OutOfMemory>, RuntimeError> {
+    fn out_of_memory(
+        &mut self,
+        instance: &InstanceName,
+        id: &ContainerId,
+    ) -> Result<Option<OutOfMemory>, RuntimeError> {
         let call = [self.engine.details, &[&*id.0]].concat();
         let text = self.cli.query(&call)?;
-        Ok(out_of_memory::in_inspected(&text, Path::new("/")))
+        let has_file = has_monitor_file(&self.cli.records(), instance);
+        Ok(out_of_memory::in_inspected(&text, has_file, Path::new("/")))
     }
 
     /// Removes the container. The engine refuses that if it was started again meanwhile; then it is

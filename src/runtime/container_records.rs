@@ -79,6 +79,13 @@ impl ContainerRecords {
         lines.next() == Some(&*id.0) && lines.next() == Some(&*self.boot)
     }
 
+    /// The folder of the instance, which is made if it is missing; `None` where that is not
+    /// possible, or is named relative to the folder of this process.
+    pub(crate) fn made_folder(&self, instance: &InstanceName) -> Option<PathBuf> {
+        let folder = self.folder.join(instance.folder());
+        (folder.is_absolute() && PrivateFolder::open(&folder).is_ok()).then_some(folder)
+    }
+
     /// Keeps a text about the instance for this and later agents. A failure only causes a warning.
     pub(crate) fn keep(&self, instance: &InstanceName, file: &str, text: &str) {
         let folder = self.folder.join(instance.folder());

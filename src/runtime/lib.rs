@@ -331,11 +331,15 @@ pub trait RuntimeConnector: Send {
         with_processes: bool,
     ) -> Result<ProbeTarget, RuntimeError>;
 
-    /// The kill of the ended workload behind `id` for want of memory; `None` if it ended otherwise.
+    /// The kill of the ended instance behind `id` for want of memory; `None` if it ended otherwise.
     ///
     /// # Errors
     /// `Failed` or `TimedOut` when the engine could not be called.
-    fn out_of_memory(&mut self, _id: &ContainerId) -> Result<Option<OutOfMemory>, RuntimeError> {
+    fn out_of_memory(
+        &mut self,
+        _instance: &InstanceName,
+        _id: &ContainerId,
+    ) -> Result<Option<OutOfMemory>, RuntimeError> {
         Ok(None)
     }
 

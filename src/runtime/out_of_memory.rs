@@ -1,8 +1,16 @@
-//! Kills for want of memory: from the engine, or else from the counter of the control group.
+//! Kills for want of memory: from the engine, or else from the file of its monitor, or else from
+//! the counter of the control group.
 //!
-//! Thread: the caller's, after an end with the code of a kill. Owns: nothing.
+//! Thread: the caller's, after an end with the code of a kill. Owns: the file `oom` in the folder
+//! of each instance.
+//!
+//! The monitor of podman (conmon) leaves an empty file `oom` in its working folder. Podman 4.3 looks
+//! for it elsewhere, and reports no kill. So containers are started in the folder of their
+//! instance: the file is found there, and does not stay in the folder of the agent.
 
 use super::ContainerId;
+use super::container_records::ContainerRecords;
+use ankaios_model::names::InstanceName;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,6 +33,47 @@ const LIMITS: [&str; 2] = ["memory.max", "memory.limit_in_bytes"];
 /// Larger numbers mean that there is no limit: version 1 has the largest number of whole pages.
 const NO_LIMIT: u64 = 1 << 62;
 
+/// The file that the monitor leaves.
+const MONITOR_FILE: &str = "oom";
+
+/// Returns the folder to start containers of the instance in, without a file of an earlier kill.
+/// `None` is the folder of the agent: `options` may name paths that are relative to that, or the
+/// folder cannot be made.
+pub(crate) fn start_folder<'o>(
+    records: &ContainerRecords,
+    instance: &InstanceName,
+    mut options: impl Iterator<Item = &'o String>,
+) -> Option<PathBuf> {
+    records.forget(instance, MONITOR_FILE);
+    if options.any(|option| may_have_relative_path(option)) {
+        return None;
+    }
+    records.made_folder(instance)
+}
+
+/// Whether an option, or a manifest of pods, may have a path that is relative to the folder of the
+/// agent: it is written like one, or there is such a file.
+fn may_have_relative_path(text: &str) -> bool {
+    if text.starts_with("..") || text.contains("./") {
+        return true;
+    }
+    if text.contains('\n') {
+        return false; // A manifest, which has no further paths of this kind.
+    }
+    for part in text.split(['=', ':', ',']) {
+        let is_name = !part.is_empty() && !part.starts_with(['/', '-']);
+        if is_name && Path::new(part).exists() {
+            return true;
+        }
+    }
+    false
+}
+
+/// Whether the monitor of a container of the instance has noted a kill.
+pub(crate) fn has_monitor_file(records: &ContainerRecords, instance: &InstanceName) -> bool {
+    records.kept(instance, MONITOR_FILE).is_some()
+}
+
 /// A kill for want of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutOfMemory {
@@ -32,18 +81,25 @@ pub struct OutOfMemory {
     pub limit: Option<u64>,
 }
 
-/// Reads what an engine prints of one or more containers, one JSON value each. `top` is normally
-/// `/`. Returns the first that was killed for want of memory.
-pub(crate) fn in_inspected(text: &str, top: &Path) -> Option<OutOfMemory> {
-    for container in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
-        if let Some(kill) = of_container(&container.ok()?, top) {
-            return Some(kill);
+/// Reads what an engine prints of one or more containers: a JSON value each, or a list of them, as
+/// podman does. `has_file` is whether their monitor has noted a kill, `top` is normally `/`.
+/// Returns the first that was killed for want of memory.
+pub(crate) fn in_inspected(text: &str, has_file: bool, top: &Path) -> Option<OutOfMemory> {
+    for printed in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
+        let containers = match printed.ok()? {
+            Value::Array(containers) => containers,
+            container => vec![container],
+        };
+        for container in &containers {
+            if let Some(kill) = of_container(container, has_file, top) {
+                return Some(kill);
+            }
         }
     }
     None
 }
 
-fn of_container(container: &Value, top: &Path) -> Option<OutOfMemory> {
+fn of_container(container: &Value, has_file: bool, top: &Path) -> Option<OutOfMemory> {
     let state = &container["State"];
     let group = match state["CgroupPath"].as_str() {
         Some(path) if !path.is_empty() => folder_of_path(path, top),
@@ -55,7 +111,8 @@ fn of_container(container: &Value, top: &Path) -> Option<OutOfMemory> {
         Some(folder) => kills(folder) > 0,
         None => false,
     };
-    if state["OOMKilled"] != true && !is_counted {
+    let is_known = state["OOMKilled"] == true || has_file || is_counted;
+    if !is_known {
         return None;
     }
     let limit = match container["HostConfig"]["Memory"].as_u64() {
@@ -142,7 +199,54 @@ mod tests {
     }
 
     fn killed(text: &str, top: &TempDir) -> Option<Option<u64>> {
-        in_inspected(text, top.path()).map(|found| found.limit)
+        in_inspected(text, false, top.path()).map(|found| found.limit)
+    }
+
+    // [utest->swdd~agent-reports-kills-out-of-memory~1]
+    #[test]
+    fn file_of_the_monitor_is_a_kill_until_the_next_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let records = ContainerRecords::below(folder.path().to_owned(), "boot");
+        let web = InstanceName::with_id("web", "1", "agent_A");
+        let none: [String; 0] = [];
+        let started = start_folder(&records, &web, none.iter()).unwrap();
+        assert!(started.is_dir() && started.starts_with(folder.path()));
+        assert!(!has_monitor_file(&records, &web));
+        fs::write(started.join("oom"), "").unwrap();
+        assert!(has_monitor_file(&records, &web));
+        let text = r#"{"State":{"OOMKilled":false},"HostConfig":{"Memory":8388608}}"#;
+        let found = in_inspected(text, true, folder.path());
+        assert_eq!(found.unwrap().limit, Some(8 * MIB));
+        assert_eq!(start_folder(&records, &web, none.iter()), Some(started));
+        assert!(!has_monitor_file(&records, &web));
+    }
+
+    #[test]
+    fn relative_paths_keep_the_folder_of_the_agent() {
+        let folder = tempfile::tempdir().unwrap();
+        let records = ContainerRecords::below(folder.path().to_owned(), "boot");
+        let web = InstanceName::with_id("web", "1", "agent_A");
+        // The folder of a test is that of its crate.
+        for (option, is_relative) in [
+            ("--memory=64m", false),
+            ("--volume=/data:/data", false),
+            ("--volume=data:/data", false),
+            ("-p", false),
+            ("8080:80/tcp", false),
+            ("--volume=./data:/data", true),
+            ("../env", true),
+            ("--env-file=Cargo.toml", true),
+            ("lib.rs", true),
+            ("--mount=type=bind,src=Cargo.toml,dst=/x", true),
+            ("kind: Pod\nspec: { hostPath: /lib.rs }\n", false),
+            ("kind: Pod\nspec: { hostPath: ./lib.rs }\n", true),
+        ] {
+            let options = ["--name=x".to_owned(), option.to_owned()];
+            let found = start_folder(&records, &web, options.iter());
+            assert_eq!(found.is_none(), is_relative, "{option}");
+        }
+        let relative = ContainerRecords::below("run".into(), "boot");
+        assert_eq!(start_folder(&relative, &web, [].iter()), None);
     }
 
     // [utest->swdd~agent-reports-kills-out-of-memory~1]
@@ -164,6 +268,12 @@ mod tests {
                 None,
             ),
             (r#"{"State":{}} {"State":{"OOMKilled":true}}"#, Some(None)),
+            // As podman prints it with `{{json .}}`.
+            (
+                "[\n {\"State\": {\"OOMKilled\": false}},\n {\"State\": {\"OOMKilled\": true}}\n]\n",
+                Some(None),
+            ),
+            ("[]", None),
             (r#"{"State":{"OOMKilled":"true"}}"#, None),
             ("nonsense", None),
             ("", None),

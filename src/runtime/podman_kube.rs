@@ -14,7 +14,7 @@
 //! Owns: what a play that failed may have left.
 
 use super::call_error::{ErrorMeaning, meaning_of_podman};
-use super::command::EngineOutput;
+use super::command::EngineCall;
 use super::container_config::CONTROL_INTERFACE;
 use super::container_engine::{CONTAINER_STOP_DEFAULT, more_than_default, pull_missing};
 use super::container_list::EngineContainer;
@@ -24,7 +24,7 @@ use super::engine_cli::EngineCli;
 use super::images::{self, ImageRemoval, ImageStore};
 use super::log_reader::{LogCall, log_arguments};
 use super::masking::Arguments;
-use super::out_of_memory::{self, OutOfMemory};
+use super::out_of_memory::{self, OutOfMemory, has_monitor_file, start_folder};
 use super::podman::DETAILS;
 use super::{
     Cancel, ContainerId, ListedContainer, ListedPods, MainProcess, NewContainer, ProbeTarget,
@@ -258,23 +258,21 @@ impl PodmanKubeConnector {
         Ok(ids)
     }
 
-    /// Runs a verb of `kube` with the manifest as its input.
-    fn run_kube(
-        &self,
+    /// A call of a verb of `kube` with the manifest as its input; the caller limits and runs it.
+    fn kube_call<'c>(
+        &'c self,
         general: &[String],
         verb: &[&str],
         options: &[String],
-        manifest: &str,
-        limit: Option<Duration>,
-        cancel: Cancel<'_>,
-    ) -> Result<EngineOutput, RuntimeError> {
+        manifest: &'c str,
+    ) -> EngineCall<'c> {
         let arguments = Arguments::default()
             .options(general)
             .plain(&["kube"])
             .plain(verb)
             .options(options);
         let call = self.cli.change(arguments.plain(&["-"]));
-        call.input(manifest.as_bytes()).limit(limit).run(cancel)
+        call.input(manifest.as_bytes())
     }
 
     /// Makes the pods and returns their ids. If podman prints something else, they are listed.
@@ -286,15 +284,17 @@ impl PodmanKubeConnector {
         limit: Option<Duration>,
         cancel: Cancel<'_>,
     ) -> Result<Vec<String>, RuntimeError> {
-        // First play the manifest.
-        let output = self.run_kube(
+        // First play the manifest. It may name paths of the node as well.
+        let options = config.general_options.iter().chain(&config.play_options);
+        let options = options.chain([&play.manifest]);
+        let call = self.kube_call(
             &config.general_options,
             &["play", "--quiet"],
             &config.play_options,
             &play.manifest,
-            limit,
-            cancel,
-        )?;
+        );
+        let folder = start_folder(&self.cli.records(), &play.instance, options);
+        let output = call.folder(folder).limit(limit).run(cancel)?;
         // Then read the ids that podman printed.
         let text = output.into_text();
         let printed = match &text {
@@ -478,7 +478,8 @@ impl PodmanKubeConnector {
 
     fn take_down(&self, manifest: &str, config: &KubeConfig) -> Result<(), RuntimeError> {
         let options = &config.down_options;
-        self.run_kube(&[], &["down"], options, manifest, Some(POD_DOWN_MAX), None)?;
+        let call = self.kube_call(&[], &["down"], options, manifest);
+        call.limit(POD_DOWN_MAX).run(None)?;
         Ok(())
     }
 
@@ -657,7 +658,11 @@ impl RuntimeConnector for PodmanKubeConnector {
     }
 
     // [impl->swdd~agent-reports-kills-out-of-memory~1]
-    fn out_of_memory(&mut self, id: &ContainerId) -> Result<Option<OutOfMemory>, RuntimeError> {
+    fn out_of_memory(
+        &mut self,
+        instance: &InstanceName,
+        id: &ContainerId,
+    ) -> Result<Option<OutOfMemory>, RuntimeError> {
         let Some(pods) = self.pods_of(&instance_of(id)?)? else {
             return Ok(None);
         };
@@ -672,7 +677,8 @@ impl RuntimeConnector for PodmanKubeConnector {
         }
         let call = [&DETAILS[..], &texts_of(&killed)].concat();
         let text = self.cli.query(&call)?;
-        Ok(out_of_memory::in_inspected(&text, Path::new("/")))
+        let has_file = has_monitor_file(&self.cli.records(), instance);
+        Ok(out_of_memory::in_inspected(&text, has_file, Path::new("/")))
     }
 
     fn find(

@@ -190,6 +190,7 @@ fn run_one(
     let call = ChildCall {
         program: file.as_os_str(),
         arguments: vec![],
+        folder: None,
         variables: vec![],
         input,
         limit: Some(Duration::from_secs(entry.timeout_s.0)),

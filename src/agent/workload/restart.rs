@@ -119,7 +119,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             return state;
         };
         let name = &self.instance.workload;
-        let state = match connector.out_of_memory(id) {
+        let state = match connector.out_of_memory(&self.instance, id) {
             Ok(Some(found)) => {
                 let found = ExecutionState::out_of_memory(found.limit);
                 warn!("Workload '{name}' was killed: {found}");

@@ -19,6 +19,7 @@ fn shell(script: &str, input: &'static [u8], limit: Duration) -> ChildCall<'stat
     ChildCall {
         program: OsStr::new("sh"),
         arguments,
+        folder: None,
         variables: vec![],
         input,
         limit: Some(limit),

@@ -45,7 +45,7 @@ fn kill_for_want_of_memory_needs_one_inspect() {
     let text = r#"echo '{"State":{"OOMKilled":true},"HostConfig":{"Memory":8388608}}'"#;
     script.on("inspect", text);
     let limit = Some(8 << 20);
-    let found = connector(&script).out_of_memory(&id(ID));
+    let found = connector(&script).out_of_memory(&new().instance, &id(ID));
     assert_eq!(found, Ok(Some(OutOfMemory { limit })));
     let calls = [format!("inspect --format={{{{json .}}}} {ID}")];
     assert_eq!(script.calls(), calls);

@@ -95,7 +95,7 @@ fn the_runtime_podman_uses_the_program_podman() {
 fn kill_for_want_of_memory_needs_one_inspect() {
     let text = r#"echo '{"State":{"OOMKilled":true},"HostConfig":{"Memory":0}}'"#;
     let mut engine = Engine::answering(&[text]);
-    let found = engine.connector.out_of_memory(&id(ID));
+    let found = engine.connector.out_of_memory(&new().instance, &id(ID));
     assert_eq!(found, Ok(Some(crate::OutOfMemory { limit: None })));
     let calls = [format!("container inspect --format={{{{json .}}}} {ID}")];
     assert_eq!(engine.calls(), calls);

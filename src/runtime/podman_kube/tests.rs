@@ -296,11 +296,14 @@ fn kill_for_want_of_memory_is_that_of_a_killed_container() {
         r#"echo '{"State":{"OOMKilled":true},"HostConfig":{"Memory":8388608}}'"#,
     );
     listed([0, 1]);
-    assert_eq!(kube.out_of_memory(&id), Ok(None));
+    assert_eq!(kube.out_of_memory(&instance, &id), Ok(None));
     assert_eq!(calls(&script).len(), 1, "nothing was killed");
     listed([0, 137]);
     let limit = Some(8 << 20);
-    assert_eq!(kube.out_of_memory(&id), Ok(Some(OutOfMemory { limit })));
+    assert_eq!(
+        kube.out_of_memory(&instance, &id),
+        Ok(Some(OutOfMemory { limit }))
+    );
     assert_eq!(
         calls(&script).last().unwrap(),
         "container inspect --format={{json .}} b"
