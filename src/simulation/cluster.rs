@@ -1,22 +1,22 @@
 //! A whole cluster on one thread: server, agents, engines and the network between them, in virtual
 //! time.
 //!
-//! Thread: the one of the test. Whatever can do something now is an [`Actor`]; a step lets one of
-//! them, chosen by the seed, do one thing. Time goes on only when none can.
+//! Thread: the one of the test. Each part that can do something now is an [`Actor`]; a step lets one
+//! of them, chosen by the seed, do one thing. Time passes only when none can.
 
-use super::asked::Asked;
+use super::agent_expectations::AgentExpectations;
 use super::disk::Disk;
 use super::disturbances::Disturbances;
 use super::engine::{Discarded, SimEngine};
-use super::guards::{Guards, Preparing};
+use super::guarded_updates::{GuardedUpdates, StagingReports};
 use super::life::{Life, LifeOptions, Part};
 use super::modes::{self, OwnSwitches};
 use super::network::{Network, StreamId, StreamWork};
-use super::orders::Orders;
 use super::progress::Progress;
+use super::server_expectations::{Before, ServerExpectations, not_in_force, to_restart};
 use super::subscriber::Subscriber;
 use super::trace::Trace;
-use super::wishes::{Before, Wishes, not_in_force, to_restart};
+use super::workload_requests::WorkloadRequests;
 use ankaios_agent::events::SchedulerEvent;
 use ankaios_agent::limits::RECONNECT_PAUSE;
 use ankaios_fakes::manual_clock::ManualClock;
@@ -42,7 +42,7 @@ pub(crate) struct Node {
     pub name: Name,
     pub engine: SimEngine,
     pub life: Option<Life>,
-    pub orders: Orders,
+    pub expectations: AgentExpectations,
     lives: u64,
     options: LifeOptions,
     start_at: Option<Instant>,
@@ -52,15 +52,15 @@ pub(crate) struct Node {
     first_stream: Option<StreamId>,
     /// Its agent is stopped until then, as by SIGSTOP.
     paused_until: Option<Instant>,
-    /// What its workloads asked on this connection, and what they follow.
-    asked: Asked,
+    /// The requests and subscriptions of its workloads on this connection.
+    requests: WorkloadRequests,
     /// Its agent stages updates.
     stages: bool,
-    /// What reports in place of the agent how far it is with that, without doing it.
-    preparing: Option<Preparing>,
+    /// Reports the progress of staged instances in place of the agent.
+    preparing: Option<StagingReports>,
 }
 
-/// Who can do something now.
+/// A part that can do something now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Actor {
     Part(usize, Part),
@@ -90,15 +90,15 @@ pub(crate) struct Cluster {
     pub steps: u64,
     progress: Progress,
     pub violations: Vec<String>,
-    /// What a server would show that only believes what agents report on a connection: ours also
-    /// forgets by itself what an agent does not have any more, others do not.
+    /// The instances of a server that only uses the reports on a connection. Ours also forgets by
+    /// itself the instances that an agent does not have any more, others do not.
     pub reported: BTreeSet<InstanceName>,
-    wishes: Wishes,
+    expectations: ServerExpectations,
     /// Only where updates may be guarded.
-    guards: Option<Guards>,
-    /// The stream on which the server hears each agent; what an older one still delivers means
+    guarded: Option<GuardedUpdates>,
+    /// The stream from which the server accepts messages of each agent. Messages of older ones mean
     /// nothing.
-    speaks: BTreeMap<usize, StreamId>,
+    current_streams: BTreeMap<usize, StreamId>,
     network: Network,
     /// The startup manifest of the next server, unless that has a disk.
     pub manifest: DesiredState,
@@ -111,13 +111,13 @@ pub(crate) struct Cluster {
     own_switches: OwnSwitches,
     /// The workloads that the last accepted update of a commander changed.
     pub last_changed: BTreeSet<Name>,
-    /// What the last request for a restart was to end and did not.
+    /// Workloads that the last requested restart should have ended.
     not_restarted: BTreeSet<Name>,
     subscribers: Vec<Subscriber>,
     /// Where the server keeps its state, if it does. Otherwise it is started with a manifest.
     disk: Option<Disk>,
     folder: PathBuf,
-    /// After how many targets control loops go on before the scheduler does, in percent.
+    /// The percentage of targets after which control loops continue before the scheduler.
     haste: u32,
     /// Decides about haste, so that the rest of a seed stays the same without it.
     hasty: fastrand::Rng,
@@ -160,7 +160,7 @@ impl Cluster {
                 name: name.into(),
                 engine: SimEngine::new(&clock, random.fork(), trace.clone(), disturbances.engine),
                 life: None,
-                orders: Orders::new(name.into()),
+                expectations: AgentExpectations::new(name.into()),
                 lives: 0,
                 options: LifeOptions {
                     parallel_starts: random.usize(1..=4),
@@ -175,20 +175,20 @@ impl Cluster {
                 stream: None,
                 first_stream: None,
                 paused_until: None,
-                asked: Asked::default(),
+                requests: WorkloadRequests::default(),
                 stages: false,
                 preparing: None,
             })
             .collect();
         let mut disk = random.bool().then(|| Disk::new(&clock));
-        let (mut nodes, guarded): (Vec<Node>, bool) = (nodes, disturbances.guards > 0);
+        let (mut nodes, is_guarded): (Vec<Node>, bool) = (nodes, disturbances.guards > 0);
         for node in nodes
             .iter_mut()
-            .filter(|node| guarded && node.options.seed % 4 > 0)
+            .filter(|node| is_guarded && node.options.seed % 4 > 0)
         {
             node.stages = true;
-            node.preparing =
-                (node.options.seed % 4 == 1).then(|| Preparing::new(&clock, node.options.seed));
+            node.preparing = (node.options.seed % 4 == 1)
+                .then(|| StagingReports::new(&clock, node.options.seed));
         }
         let foreign = nodes
             .iter()
@@ -213,9 +213,9 @@ impl Cluster {
             steps: 0,
             violations: Vec::new(),
             reported: BTreeSet::new(),
-            wishes: Wishes::new(guarded),
-            guards: guarded.then(|| Guards::new(foreign)),
-            speaks: BTreeMap::new(),
+            expectations: ServerExpectations::new(is_guarded),
+            guarded: is_guarded.then(|| GuardedUpdates::new(foreign)),
+            current_streams: BTreeMap::new(),
             manifest: DesiredState::default(),
             server_paused_until: None,
             start_server_at: None,
@@ -226,8 +226,8 @@ impl Cluster {
             not_restarted: BTreeSet::new(),
             subscribers: Vec::new(),
             disk,
-            // Nothing can be made there, so that workloads have no pipes: what they ask is put
-            // where these would.
+            // Nothing can be created there, so workloads have no pipes: their requests are put where
+            // these would.
             folder: "/proc/nowhere/ankaios-simulation".into(),
             haste: disturbances.haste,
             hasty: fastrand::Rng::with_seed(u64::from(disturbances.haste)),
@@ -238,7 +238,7 @@ impl Cluster {
 
     // --------------------------------------------------------------- stepping
 
-    /// Lets time go on until `end`, one thing after the other. Stops early at a violation.
+    /// Lets time pass until `end`, one step after the other. Stops early at a violation.
     pub(crate) fn run_until(&mut self, end: Instant) {
         let mut ready = Vec::new();
         while self.violations.is_empty() {
@@ -309,7 +309,9 @@ impl Cluster {
             if node.stream.is_some() && !life.uplink.woken().is_empty() {
                 ready.push(Actor::Uplink(index));
             }
-            if node.stream.is_some() && reached(node.preparing.as_ref().and_then(Preparing::due)) {
+            if node.stream.is_some()
+                && reached(node.preparing.as_ref().and_then(StagingReports::due))
+            {
                 ready.push(Actor::Prepared(index));
             }
             life.ready(&mut parts);
@@ -357,7 +359,7 @@ impl Cluster {
                 node.preparing
                     .as_ref()
                     .filter(|_| node.stream.is_some())
-                    .and_then(Preparing::due),
+                    .and_then(StagingReports::due),
             );
         }
         due.into_iter().min()
@@ -383,7 +385,7 @@ impl Cluster {
             Actor::WakeServer => self.server_event(ServerEvent::Due, false, false),
             Actor::Prepared(index) => {
                 let node = &mut self.nodes[index];
-                let report = node.preparing.as_mut().and_then(Preparing::next);
+                let report = node.preparing.as_mut().and_then(StagingReports::next);
                 if let (Some(report), Some(stream)) = (report, node.stream) {
                     self.network
                         .send_up(stream, ToServer::Prepared(vec![report]));
@@ -396,13 +398,13 @@ impl Cluster {
             for (life, instance, workload) in node.engine.take_started() {
                 if number == Some(life) {
                     self.violations
-                        .extend(node.orders.check_start(&instance, &workload));
+                        .extend(node.expectations.check_start(&instance, &workload));
                 }
             }
             for (caller, instance) in node.engine.take_stopped() {
                 if number == Some(caller.life) {
                     self.violations
-                        .extend(node.orders.check_stop(&instance, &caller.runtime));
+                        .extend(node.expectations.check_stop(&instance, &caller.runtime));
                 }
             }
         }
@@ -425,7 +427,7 @@ impl Cluster {
                 {
                     node.engine.note_listed(life.number, runtime);
                 }
-                node.orders
+                node.expectations
                     .before(event.as_ref(), &life.manager, &node.engine);
                 let had_loop = life.manager.loops();
                 node.engine.take_discarded();
@@ -444,8 +446,8 @@ impl Cluster {
                         ));
                     }
                 }
-                node.orders.after(&life.manager, &node.engine);
-                let said = life.take_said();
+                node.expectations.after(&life.manager, &node.engine);
+                let said = life.take_events();
                 self.pass_on(index, said);
             }
             Part::Loop(task) => {
@@ -464,10 +466,12 @@ impl Cluster {
         let Some(life) = &node.life else { return };
         for event in said {
             // Now: the container may be another one when the scheduler comes to it.
-            for report in node.orders.reported(&event) {
-                let early = node.orders.check_ready(&report, life.number, &node.engine);
+            for report in node.expectations.reported(&event) {
+                let early = node
+                    .expectations
+                    .check_ready(&report, life.number, &node.engine);
                 self.violations.extend(early);
-                self.violations.extend(node.orders.check_end(&report));
+                self.violations.extend(node.expectations.check_end(&report));
             }
             let _ = life.inbox.send(event); // The other end is part of the same life.
         }
@@ -489,8 +493,8 @@ impl Cluster {
             .line(|| format!("{}: connects with stream {}", node.name, stream.0));
         node.stream = Some(stream);
         node.first_stream.get_or_insert(stream);
-        node.asked = Asked::default();
-        node.preparing.iter_mut().for_each(Preparing::reset);
+        node.requests = WorkloadRequests::default();
+        node.preparing.iter_mut().for_each(StagingReports::reset);
         self.send_up(index);
     }
 
@@ -509,7 +513,7 @@ impl Cluster {
         }
         asked
             .into_iter()
-            .for_each(|request| self.nodes[index].asked.note(request));
+            .for_each(|request| self.nodes[index].requests.note(request));
     }
 
     fn step_stream(&mut self, stream: StreamId, work: StreamWork) {
@@ -532,7 +536,7 @@ impl Cluster {
                 self.note_opened(stream);
                 self.network
                     .opened(stream, self.server.is_some().then_some(reader));
-                self.tell_server(PeerEvent::Opened {
+                self.send_to_server(PeerEvent::Opened {
                     peer,
                     hello,
                     source: String::new(),
@@ -551,17 +555,17 @@ impl Cluster {
                     });
                     self.note_reported(stream, &message);
                     let node = self.network.node(stream);
-                    let heard = self.speaks.get(&node) == Some(&stream);
-                    match (&message, &mut self.guards) {
-                        (ToServer::Prepared(reports), Some(guards)) if heard => {
-                            guards.reported(reports)
+                    let heard = self.current_streams.get(&node) == Some(&stream);
+                    match (&message, &mut self.guarded) {
+                        (ToServer::Prepared(reports), Some(guarded)) if heard => {
+                            guarded.reported(reports)
                         }
                         (ToServer::WorkloadStates(states), _) if heard => {
-                            self.wishes.reported(states)
+                            self.expectations.reported(states)
                         }
                         _ => {}
                     }
-                    self.tell_server_judged(heard, peer, Some(node), message);
+                    self.send_checked(heard, peer, Some(node), message);
                 }
             }
             StreamWork::Pump => self.network.pump(stream),
@@ -572,7 +576,7 @@ impl Cluster {
                         node.engine.note_staged(list);
                     }
                     if let FromServer::Response(response) = message {
-                        self.violations.extend(node.asked.check(&response));
+                        self.violations.extend(node.requests.check(&response));
                         life.control.deliver(response);
                     } else if let (FromServer::Prepare(list), Some(preparing)) =
                         (&message, &mut node.preparing)
@@ -587,14 +591,14 @@ impl Cluster {
                 self.trace
                     .line(|| format!("server: stream {} has ended", stream.0));
                 let node = self.network.node(stream);
-                if self.speaks.get(&node) == Some(&stream) {
-                    self.speaks.remove(&node);
-                    self.guards
+                if self.current_streams.get(&node) == Some(&stream) {
+                    self.current_streams.remove(&node);
+                    self.guarded
                         .iter_mut()
-                        .for_each(|guards| guards.disconnected(&self.nodes[node].name));
+                        .for_each(|guarded| guarded.disconnected(&self.nodes[node].name));
                 }
                 self.network.close_server_end(stream);
-                self.tell_server(PeerEvent::Closed { peer });
+                self.send_to_server(PeerEvent::Closed { peer });
             }
             StreamWork::ClientNotices => {
                 let index = self.network.node(stream);
@@ -614,23 +618,23 @@ impl Cluster {
         }
     }
 
-    /// One that opens so late that the server hears the agent, or its next life, on a newer one
-    /// already means nothing.
+    /// Notes a stream that opens. It means nothing if the server already accepts messages from a
+    /// newer one of the agent.
     fn note_opened(&mut self, stream: StreamId) {
         let node = self.network.node(stream);
         if self.server.is_some()
             && self
-                .speaks
+                .current_streams
                 .get(&node)
                 .is_none_or(|speaking| *speaking < stream)
         {
-            self.speaks.insert(node, stream);
+            self.current_streams.insert(node, stream);
             // A removal that was lost with the connection before is not repeated.
             let name = &self.nodes[node].name;
             self.reported.retain(|instance| instance.agent != *name);
-            self.guards
+            self.guarded
                 .iter_mut()
-                .for_each(|guards| guards.disconnected(&self.nodes[node].name));
+                .for_each(|guarded| guarded.disconnected(&self.nodes[node].name));
         }
     }
 
@@ -639,11 +643,14 @@ impl Cluster {
             return;
         };
         let node = self.network.node(stream);
-        // What one life says in its last moments is nothing that the next one could know.
+        // The last reports of one life are unknown to the next one.
         let is_of_this_life = self.nodes[node]
             .first_stream
             .is_some_and(|first| first <= stream);
-        if self.server.is_none() || !is_of_this_life || self.speaks.get(&node) != Some(&stream) {
+        if self.server.is_none()
+            || !is_of_this_life
+            || self.current_streams.get(&node) != Some(&stream)
+        {
             return;
         }
         for state in states {
@@ -655,7 +662,7 @@ impl Cluster {
         }
     }
 
-    fn tell_server(&mut self, event: PeerEvent) {
+    fn send_to_server(&mut self, event: PeerEvent) {
         let message = if let PeerEvent::Message { message, .. } = &event {
             Some(message)
         } else {
@@ -666,22 +673,22 @@ impl Cluster {
         self.server_event(ServerEvent::Peer(event), is_request, may_switch);
     }
 
-    /// Lets the server handle an event. It `is_request` if somebody asks for something with it, and
-    /// only one that `may_switch` may let it switch the mode by itself.
+    /// Lets the server handle an event, which `is_request` or not. Only one that `may_switch` may
+    /// let it switch the mode by itself.
     fn server_event(&mut self, event: ServerEvent, is_request: bool, may_switch: bool) {
         let Some(server) = &mut self.server else {
             return;
         };
         let mode = |server: &ServerLoop| modes::mode(server.view().desired).map(str::to_owned);
         let was = mode(server).filter(|_| may_switch);
-        let before = (was.is_some() || self.guards.is_some()).then(|| Before::of(server));
+        let before = (was.is_some() || self.guarded.is_some()).then(|| Before::of(server));
         server.on_event(event);
         server.serve_all_waiting();
-        if let (Some(guards), Some(before)) = (&mut self.guards, &before) {
-            let known = guards.updates().clone();
+        if let (Some(guarded), Some(before)) = (&mut self.guarded, &before) {
+            let known = guarded.updates().clone();
             self.violations
-                .extend(guards.judge(before, is_request, server));
-            guards
+                .extend(guarded.check(before, is_request, server));
+            guarded
                 .news(&known)
                 .into_iter()
                 .for_each(|line| self.trace.line(|| format!("server: {line}")));
@@ -697,39 +704,33 @@ impl Cluster {
             );
         }
         if let Some(before) = before.filter(|_| !is_request) {
-            // An update was carried out or undone, or the mode was switched.
-            self.wishes.note_ended(&before, server);
+            // An update was switched or rolled back, or the mode was switched.
+            self.expectations.note_ended(&before, server);
         }
-        self.wishes.forget_gone(server);
+        self.expectations.forget_gone(server);
         self.network.server_spoke();
     }
 
-    /// What somebody says to the server, which `heard` says whether it still listens to; through
-    /// the agent of `node`, or as a commander.
-    fn tell_server_judged(
-        &mut self,
-        heard: bool,
-        peer: PeerId,
-        node: Option<usize>,
-        message: ToServer,
-    ) {
+    /// Sends a message to the server, which accepts it if it is `heard`, and checks the result. It
+    /// comes through the agent of `node`, or from a commander.
+    fn send_checked(&mut self, heard: bool, peer: PeerId, node: Option<usize>, message: ToServer) {
         let ToServer::Request(request) = &message else {
-            return self.tell_server(PeerEvent::Message {
+            return self.send_to_server(PeerEvent::Message {
                 peer,
                 message,
                 permits: MessagePermits::default(),
             });
         };
-        // What is due comes first, so that all that follows is what is asked for.
+        // First the due work of the server, so that all later changes are requested.
         self.server_event(ServerEvent::Due, false, false);
         let allowed = match (node, &self.server) {
             (Some(node), Some(server)) => {
                 let node = &mut self.nodes[node];
-                let allowed = self.wishes.may_ask(server, &node.name, request);
+                let allowed = self.expectations.may_request(server, &node.name, request);
                 if let Some(allowed) =
                     allowed.filter(|_| node.stream.is_some_and(|stream| stream.0 == peer.0))
                 {
-                    node.asked.judged(&request.id, allowed);
+                    node.requests.decided(&request.id, allowed);
                 }
                 allowed.unwrap_or(true)
             }
@@ -741,11 +742,11 @@ impl Cluster {
             }
             // Only commanders ask for it here.
             RequestContent::RollBack(number) => {
-                let known = self.server.as_ref().zip(self.guards.as_ref());
-                known.and_then(|(server, guards)| guards.rollback_of(*number, server))
+                let known = self.server.as_ref().zip(self.guarded.as_ref());
+                known.and_then(|(server, guarded)| guarded.rollback_of(*number, server))
             }
             _ => {
-                return self.tell_server(PeerEvent::Message {
+                return self.send_to_server(PeerEvent::Message {
                     peer,
                     message,
                     permits: MessagePermits::default(),
@@ -762,7 +763,7 @@ impl Cluster {
             .as_ref()
             .map(|server| to_restart(&request.content, server))
             .unwrap_or_default();
-        self.tell_server(PeerEvent::Message {
+        self.send_to_server(PeerEvent::Message {
             peer,
             message,
             permits: MessagePermits::default(),
@@ -770,13 +771,13 @@ impl Cluster {
         if let (Some(server), Some(before)) = (&self.server, before) {
             self.not_restarted = &to_restart - &server.restarting();
             self.violations
-                .extend(self.wishes.judge(&before, update.as_ref(), server));
+                .extend(self.expectations.check(&before, update.as_ref(), server));
             self.violations.extend(self.forbidden_subscription());
         }
     }
 
-    /// A commander connects, asks for a change of the state and leaves. Answers the error when it
-    /// is refused; `None` when there is no server.
+    /// Lets a commander connect, request a change of the state and disconnect. Returns the error if
+    /// it is refused; `None` without a server.
     pub(crate) fn ask(&mut self, content: RequestContent) -> Option<Result<(), String>> {
         self.server
             .as_ref()
@@ -784,7 +785,7 @@ impl Cluster {
         self.commanders += 1;
         let peer = PeerId(self.commanders);
         let (outbox, reader) = outbox();
-        self.tell_server(PeerEvent::Opened {
+        self.send_to_server(PeerEvent::Opened {
             peer,
             hello: PeerHello::Commander,
             source: String::new(),
@@ -795,9 +796,9 @@ impl Cluster {
             id: "r".to_owned(),
             content,
         };
-        self.tell_server_judged(true, peer, None, ToServer::Request(request));
+        self.send_checked(true, peer, None, ToServer::Request(request));
         let answer = std::iter::from_fn(|| reader.try_next()).last();
-        self.tell_server(PeerEvent::Message {
+        self.send_to_server(PeerEvent::Message {
             peer,
             message: ToServer::Goodbye,
             permits: MessagePermits::default(),
@@ -825,10 +826,15 @@ impl Cluster {
         }
     }
 
-    /// A workload of a node asks something through its agent, which does not look at its rules
-    /// here: the server has to. What comes back is checked; while the agent is away from the
-    /// server, requests wait.
-    pub(crate) fn workload_asks(&mut self, index: usize, workload: &str, content: RequestContent) {
+    /// Lets a workload of a node send a request through its agent, which does not check its rules
+    /// here: the server must. The response is checked; while the agent is not connected, requests
+    /// wait.
+    pub(crate) fn send_workload_request(
+        &mut self,
+        index: usize,
+        workload: &str,
+        content: RequestContent,
+    ) {
         self.commanders += 1;
         let node = &mut self.nodes[index];
         let Some(life) = &node.life else { return };
@@ -856,14 +862,14 @@ impl Cluster {
         let subscriber = Subscriber::new(reader, peer, kind, self.clock.now());
         let request = subscriber.request();
         self.subscribers.push(subscriber);
-        self.tell_server(PeerEvent::Opened {
+        self.send_to_server(PeerEvent::Opened {
             peer,
             hello: PeerHello::Commander,
             source: String::new(),
             certificate_expires: None,
             outbox,
         });
-        self.tell_server(PeerEvent::Message {
+        self.send_to_server(PeerEvent::Message {
             peer,
             message: ToServer::Request(request),
             permits: MessagePermits::default(),
@@ -897,11 +903,11 @@ impl Cluster {
             &self.folder,
             options,
         ));
-        node.orders = Orders::new(name);
+        node.expectations = AgentExpectations::new(name);
         node.connect_at = Some(self.clock.now());
     }
 
-    /// Kills an agent; its calls and containers go on unless the whole node is restarted.
+    /// Kills an agent; its calls and containers continue unless the whole node is restarted.
     pub(crate) fn kill_agent(&mut self, index: usize, back_after: Duration, reboot: bool) {
         let node = &mut self.nodes[index];
         let Some(life) = node.life.take() else { return };
@@ -914,7 +920,7 @@ impl Cluster {
         });
         let number = life.number;
         drop(life);
-        // Nobody knows any more which of its removals arrived.
+        // It is unknown which of its removals arrived.
         self.reported.retain(|instance| instance.agent != node.name);
         node.first_stream = None;
         node.engine.orphan(number);
@@ -940,18 +946,18 @@ impl Cluster {
             return;
         };
         self.trace.line(|| "server: killed".to_owned());
-        self.wishes.server_killed();
+        self.expectations.server_killed();
         self.manifest = server.view().desired.clone();
         drop(server);
         self.disk.iter_mut().for_each(Disk::killed);
         self.reported.clear();
-        self.speaks.clear();
+        self.current_streams.clear();
         self.network.server_dies();
         self.server_paused_until = None;
         self.start_server_at = Some(self.clock.now() + back_after);
     }
 
-    /// The newest state on the disk of the server, which is not running, cannot be read any more.
+    /// Makes the newest state on the disk of the server unreadable, while that is not running.
     pub(crate) fn damage_disk(&mut self) {
         self.disk
             .iter_mut()
@@ -977,9 +983,9 @@ impl Cluster {
             }
         }
         self.violations.extend(not_in_force(&server));
-        self.guards
+        self.guarded
             .iter_mut()
-            .for_each(|guards| guards.restarted(&server));
+            .for_each(|guarded| guarded.restarted(&server));
         self.server = Some(server);
         let subscribers = std::mem::take(&mut self.subscribers).len();
         (0..subscribers).for_each(|_| self.subscribe());
@@ -1010,7 +1016,7 @@ impl Cluster {
         }
     }
 
-    /// A commander that follows events goes, with a goodbye or without, and another one comes.
+    /// Replaces a commander that follows events, with a goodbye or without.
     pub(crate) fn change_subscriber(&mut self) {
         if self.subscribers.is_empty()
             || self.server.is_none()
@@ -1022,13 +1028,13 @@ impl Cluster {
         let peer = self.subscribers.swap_remove(index).peer;
         self.trace.line(|| format!("commander: {} goes", peer.0));
         if self.random.bool() {
-            self.tell_server(PeerEvent::Message {
+            self.send_to_server(PeerEvent::Message {
                 peer,
                 message: ToServer::Goodbye,
                 permits: MessagePermits::default(),
             });
         }
-        self.tell_server(PeerEvent::Closed { peer });
+        self.send_to_server(PeerEvent::Closed { peer });
         self.subscribe();
     }
 
@@ -1045,7 +1051,7 @@ impl Cluster {
         }
     }
 
-    /// Breaks the connection of an agent; both ends notice it at some time.
+    /// Breaks the connection of an agent; both ends notice it later.
     pub(crate) fn cut(&mut self, index: usize) {
         if let Some(stream) = self.nodes[index].stream {
             self.trace.line(|| {
@@ -1058,7 +1064,7 @@ impl Cluster {
         }
     }
 
-    /// From now on nothing disturbs any more.
+    /// Ends all disturbances.
     pub(crate) fn calm_down(&mut self) {
         self.nodes
             .iter_mut()

@@ -2,7 +2,7 @@
 //! engine call and goes on when the call has ended.
 //!
 //! Thread: the one of the test. A control loop blocks in engine calls, so each gets a stack of its
-//! own, and whoever steps the simulation decides which one goes on. Dropping a [`Task`] unwinds its
+//! own, and the simulation decides which one continues. Dropping a [`Task`] unwinds its
 //! stack: the process was killed.
 
 use ankaios_agent::engine_call::ContainerCall;

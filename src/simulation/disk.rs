@@ -14,18 +14,18 @@ use std::time::{Duration, Instant};
 /// Longest write, in milliseconds.
 const WRITE_MS: u64 = 2_000;
 
-/// What is stored, and what is on its way there.
+/// The stored state, and the write under way.
 pub(crate) struct Disk {
     clock: ManualClock,
     given: Receiver<StateWrite>,
     writing: Option<(Instant, String)>,
     stored: Option<String>,
-    /// What was stored before that.
+    /// The state stored before that.
     previous: Option<String>,
 }
 
 impl Disk {
-    /// An empty one.
+    /// An empty disk.
     pub(crate) fn new(clock: &ManualClock) -> Self {
         Self {
             clock: clock.clone(),
@@ -36,8 +36,8 @@ impl Disk {
         }
     }
 
-    /// A server starts with what is stored, and puts states here from now on. What it has to store
-    /// before it serves anybody is stored at once. Answers what is wrong.
+    /// Starts a server with the stored state; it writes here. A state that it must store before it
+    /// serves any client is stored at once. Returns the violation.
     pub(crate) fn start(&mut self, server: &mut ServerLoop) -> Option<String> {
         let (store, given) = StateStore::unattended();
         self.given = given;
@@ -50,33 +50,38 @@ impl Disk {
         }
         server.set_store(store);
         let accepted = server.stored();
-        // A start may be the third loss of an update, which is undone then.
-        let is_same = accepted.desired == stored.desired || phases(&accepted) != phases(&stored);
-        (!is_same).then(|| "the server does not start with the state that was stored".to_owned())
+        // A start may be the third loss of an update, which is rolled back then.
+        if accepted.desired == stored.desired || phases(&accepted) != phases(&stored) {
+            return None;
+        }
+        Some("the server does not start with the state that was stored".to_owned())
     }
 
     fn read(&self) -> Stored {
-        let stored = self
-            .stored
-            .as_deref()
-            .map(|text| parse(text).expect("what was written can be read"));
-        stored.unwrap_or_default()
+        match &self.stored {
+            Some(text) => parse(text).expect("a written text can be read"),
+            None => Stored::default(),
+        }
     }
 
-    /// Answers what is stored in place of the present state while nothing is being written. Losses
-    /// of agents are stored with whatever comes next.
+    /// Returns the violation if the stored state is not the present one while no write is under way.
+    /// Losses of agents are stored with the next state.
     pub(crate) fn lost_state(&self, server: &ServerLoop) -> Option<String> {
-        let (stored, accepted) = (self.settled()?, server.stored());
-        let is_same = stored.desired == accepted.desired && phases(&stored) == phases(&accepted);
-        (!is_same).then(|| format!("stored is {stored:?}, accepted was {accepted:?}"))
+        let stored = self.settled()?;
+        let accepted = server.stored();
+        if stored.desired == accepted.desired && phases(&stored) == phases(&accepted) {
+            return None;
+        }
+        Some(format!("stored is {stored:?}, accepted was {accepted:?}"))
     }
 
-    /// The server is killed; a write that has not ended did nothing.
+    /// Takes the kill of the server; a write that has not ended did nothing.
     pub(crate) fn killed(&mut self) {
-        (self.given, self.writing) = (never(), None);
+        self.given = never();
+        self.writing = None;
     }
 
-    /// The newest state cannot be read any more. The one before it is used, if there is one.
+    /// Makes the newest state unreadable. The one before it is used, if there is one.
     pub(crate) fn damage(&mut self) {
         self.stored = self.previous.take().or(self.stored.take());
     }
@@ -85,7 +90,7 @@ impl Disk {
         self.previous = self.stored.replace(text);
     }
 
-    /// When a write ends or can begin.
+    /// The time at which a write ends or can begin.
     pub(crate) fn due(&self) -> Option<Instant> {
         match &self.writing {
             Some((at, _)) => Some(*at),
@@ -108,18 +113,23 @@ impl Disk {
         }
     }
 
-    /// What is stored while no write is under way and none is to come: no workloads if nothing ever
-    /// was.
+    /// The stored state while no write is under way and none waits; one without workloads if nothing
+    /// was ever written.
     fn settled(&self) -> Option<Stored> {
-        let idle = self.writing.is_none() && self.given.is_empty();
-        idle.then(|| self.read())
+        if self.writing.is_some() || !self.given.is_empty() {
+            return None;
+        }
+        Some(self.read())
     }
 }
 
-/// Guarded updates and how far they are.
+/// The numbers of guarded updates with their phases.
 fn phases(stored: &Stored) -> Vec<(u64, Option<Node>)> {
-    let updates = stored.updates.iter().flat_map(|updates| &updates.list);
-    updates
-        .map(|stored| (stored.number, stored.update.get("phase").cloned()))
-        .collect()
+    let mut phases = Vec::new();
+    for updates in &stored.updates {
+        for one in &updates.list {
+            phases.push((one.number, one.update.get("phase").cloned()));
+        }
+    }
+    phases
 }

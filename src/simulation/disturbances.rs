@@ -1,4 +1,4 @@
-//! What goes wrong in a cluster and how often, decided by a seed.
+//! The faults of a cluster and their frequency, decided by a seed.
 //!
 //! Thread: the one of the test.
 
@@ -36,8 +36,8 @@ pub(crate) struct Disturbances {
     pub prepares: u32,
     /// Rounds in which a client switches the mode. Without it there are no modes and no hooks.
     pub modes: u32,
-    /// A new configuration has a block `update`; nothing that goes wrong, but a reason for changes
-    /// that nobody asked for.
+    /// A new configuration has a block `update`. It is no fault, but a reason for changes that were
+    /// not requested.
     pub guards: u32,
     /// Kills of the server that leave a newest stored state which cannot be read.
     pub damages: u32,
@@ -45,14 +45,13 @@ pub(crate) struct Disturbances {
     pub rollbacks: u32,
     /// Requests of commanders that restart workloads, with an update or without.
     pub restarts: u32,
-    /// Targets after which control loops go on before the scheduler does.
+    /// Targets after which control loops continue before the scheduler.
     pub haste: u32,
     /// Workloads that are restarted with those that they need.
     pub followers: u32,
 }
 
-/// Kinds that there were not from the begin. A seed without them does what it did before there were
-/// any.
+/// Kinds that were added later. A seed without them does the same as before.
 pub(crate) const NEWER: [&str; 4] = ["server_pauses", "manifests", "departures", "storms"];
 /// As [`NEWER`], for those that came after them.
 pub(crate) const NEWEST: [&str; 2] = ["strange_ends", "self_removals"];

@@ -52,7 +52,7 @@ pub(crate) struct EngineFaults {
     pub checks_fail: u32,
     /// A listing shows a container in a state that it has not.
     pub list_lies: u32,
-    /// A container that ended is in a state for a while that nobody knows.
+    /// A container that ended is in an unknown state for a while.
     pub strange_ends: u32,
 }
 
@@ -109,7 +109,7 @@ struct Call {
     plan: Plan,
     acts_at: Option<Instant>,
     ends_at: Instant,
-    /// What it will say at its end.
+    /// Its result at its end.
     result: Result<Answer, RuntimeError>,
     cancelled: bool,
 }
@@ -139,15 +139,15 @@ pub(crate) struct Container {
     /// The life of the agent that started it last.
     started_by: u64,
     listed_from: Instant,
-    /// Its create did not end well, so nobody may know of it.
+    /// Its create failed, so it may be unknown to its agent.
     leftover: bool,
-    /// It was created to be started later, and nobody has begun to start it yet.
+    /// It was created to be started later, and no start of it has begun.
     prepared: bool,
     /// The workload at its creation.
     made_for: Arc<Workload>,
     /// The boot of the node in which it was created.
     boot: u32,
-    /// Until then somebody may believe that it does not run, because a listing has said so.
+    /// Until then a listing that shows it as not running may be used.
     denied_until: Option<Instant>,
     /// The life of the agent that stopped it last, whether it still ran or not.
     stopped_by: Option<u64>,
@@ -155,7 +155,7 @@ pub(crate) struct Container {
     removes_itself: bool,
     /// Then it is gone.
     vanishes_at: Option<Instant>,
-    /// Until then listings show a state of its end that nobody knows.
+    /// Until then listings show an unknown state of its end.
     strange_until: Option<Instant>,
 }
 
@@ -194,7 +194,7 @@ impl Container {
         self.prepared
     }
 
-    /// What it really does, whatever a listing may still say.
+    /// Its true phase, which a listing may not show yet.
     pub(crate) fn phase(&self) -> Phase {
         match self.doing {
             Doing::Created { .. } => Phase::PendingStarting,
@@ -222,7 +222,7 @@ struct World {
     random: fastrand::Rng,
     trace: Trace,
     faults: EngineFaults,
-    /// Once nothing disturbs any more, what would be restarted for ever stays.
+    /// The disturbances have ended: containers that would be restarted without end stay.
     calm: bool,
     containers: BTreeMap<ContainerId, Container>,
     created: u32,
@@ -235,23 +235,23 @@ struct World {
     /// Prepared containers whose removal began.
     discarded: Vec<Discarded>,
     removed_by_hand: BTreeSet<InstanceName>,
-    /// Until when what was removed still answers.
+    /// The times until which removed workloads still respond.
     lingers: BTreeMap<InstanceName, Instant>,
     /// Starts of instances that were found ready.
     ready: Readiness,
     /// Paths of the node that do not exist at the moment.
     missing: BTreeSet<String>,
-    /// Instances that the agent was told to stage.
+    /// Instances that the agent must stage.
     staged: BTreeSet<InstanceName>,
-    /// Lives that were told which containers a runtime has.
+    /// Lives that have a listing of the containers of a runtime.
     listed: BTreeSet<(u64, Name)>,
-    /// When a life first asked for containers.
+    /// The time of the first listing call of each life.
     asked: BTreeMap<u64, Instant>,
     /// Containers beside which a life has begun to start their workload because of that: the call
     /// that is under way when they become known goes on. After it the workload is not started again
     /// before they are removed.
     given_up: BTreeSet<(u64, ContainerId)>,
-    /// What agents keep about what they have prepared.
+    /// The records of agents about prepared containers.
     records: BTreeMap<InstanceName, String>,
     boots: u32,
     violations: Vec<String>,
@@ -360,29 +360,28 @@ impl SimEngine {
         Some(ended.result)
     }
 
-    /// The scheduler of this life was told which containers a runtime has.
+    /// Takes a listing that the scheduler of this life handles.
     pub(crate) fn note_listed(&self, life: u64, runtime: &Name) {
         self.world().listed.insert((life, runtime.clone()));
     }
 
-    /// Keeps what an agent writes about what it has prepared.
+    /// Keeps the record of an agent about a prepared container.
     pub(crate) fn keep_record(&self, instance: &InstanceName, record: &str) {
         self.world()
             .records
             .insert(instance.clone(), record.to_owned());
     }
 
-    /// It does not wait any more.
+    /// Removes the record: the container is not a prepared one any more.
     pub(crate) fn forget_record(&self, instance: &InstanceName) {
         self.world().records.remove(instance);
     }
 
-    /// What was kept.
     pub(crate) fn record(&self, instance: &InstanceName) -> Option<String> {
         self.world().records.get(instance).cloned()
     }
 
-    /// Ends a child process within two seconds. What it was about to do may still happen.
+    /// Ends a child process within two seconds. Its effect may still happen.
     pub(crate) fn cancel(&self, call: u64) {
         let mut world = self.world();
         let late = world.random.u64(0..2_000);
@@ -401,7 +400,7 @@ impl SimEngine {
         }
     }
 
-    /// Watches a process; what is over already is told at once.
+    /// Watches a process. The end of one that has ended already is reported at once.
     pub(crate) fn watch_exit(&self, caller: &Caller, key: u64, pid: u32) -> WatchGuard {
         let mut world = self.world();
         let runs =
@@ -570,7 +569,7 @@ impl SimEngine {
         world.end(&running[index], code);
     }
 
-    /// Somebody removes a container by hand, if there is one.
+    /// Removes a container as a user would, if there is one.
     pub(crate) fn remove_one(&self) {
         let mut world = self.world();
         let ids = world.ids(|_| true);
@@ -590,19 +589,20 @@ impl SimEngine {
         }
     }
 
-    /// From now on calls work.
+    /// Ends all faults.
     pub(crate) fn calm_down(&self) {
         let mut world = self.world();
-        (world.faults, world.calm) = (EngineFaults::default(), true);
+        world.faults = EngineFaults::default();
+        world.calm = true;
         world.missing.clear();
     }
 
-    /// What is due by itself: acts of calls, ends of processes.
+    /// The time of the next act of a call, or end of a process.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.world().due()
     }
 
-    /// Does what is due.
+    /// Does all due acts.
     pub(crate) fn step(&self) {
         self.world().take_due();
     }
@@ -651,7 +651,7 @@ impl SimEngine {
         std::mem::take(&mut self.world().discarded)
     }
 
-    /// Running containers that somebody began to stop, with who did.
+    /// Running containers whose stop began, with its caller.
     pub(crate) fn take_stopped(&self) -> Vec<(Caller, InstanceName)> {
         std::mem::take(&mut self.world().stopped)
     }
@@ -878,7 +878,7 @@ impl World {
             .for_each(|container| container.listed_from = container.listed_from.min(now));
     }
 
-    /// Calls of earlier lives that have ended have nobody to tell. Answers how many still run.
+    /// Forgets ended calls of earlier lives. Returns how many still run.
     fn forget_ended(&mut self, life: u64) -> usize {
         let now = self.clock.now();
         self.take_due();

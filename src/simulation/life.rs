@@ -203,9 +203,9 @@ pub(crate) struct Life {
     pub events: Receiver<SchedulerEvent>,
     pub inbox: Sender<SchedulerEvent>,
     /// What control loops say, before it goes into the inbox.
-    said: Receiver<SchedulerEvent>,
+    events_out: Receiver<SchedulerEvent>,
     /// Statuses sent while the scheduler handled an event.
-    said_meanwhile: Rc<RefCell<Vec<SchedulerEvent>>>,
+    events_meanwhile: Rc<RefCell<Vec<SchedulerEvent>>>,
     pub uplink: UplinkReader,
     /// Where answers of the server go.
     pub control: ControlHub,
@@ -227,7 +227,7 @@ impl Life {
         options: LifeOptions,
     ) -> Self {
         let (inbox, events) = bounded(STEPPED_INBOX);
-        let (reports, said) = bounded(STEPPED_INBOX);
+        let (reports, events_out) = bounded(STEPPED_INBOX);
         let (outbox, uplink) = uplink_outbox();
         let (mut engines, mut checkers) = (Engines::new(), Vec::new());
         for runtime in RUNTIMES {
@@ -357,8 +357,8 @@ impl Life {
             tasks,
             events,
             inbox,
-            said,
-            said_meanwhile: Rc::default(),
+            events_out,
+            events_meanwhile: Rc::default(),
             uplink,
             control,
             requests,
@@ -400,10 +400,10 @@ impl Life {
             .unwrap_or(manager)
     }
 
-    /// Lets a control loop go on; answers its workload and what it says to the scheduler.
+    /// Lets a control loop continue. Returns its workload and its events for the scheduler.
     pub(crate) fn step_loop(&mut self, index: usize) -> (String, Vec<SchedulerEvent>) {
         let workload = self.tasks.borrow_mut().step(index);
-        (workload, self.take_said())
+        (workload, self.take_events())
     }
 
     /// The workload of a control loop or call.
@@ -412,24 +412,25 @@ impl Life {
     }
 
     /// Takes the statuses of control loops on their way to the scheduler.
-    pub(crate) fn take_said(&self) -> Vec<SchedulerEvent> {
-        let mut said = std::mem::take(&mut *self.said_meanwhile.borrow_mut());
-        said.extend(self.said.try_iter());
-        said
+    pub(crate) fn take_events(&self) -> Vec<SchedulerEvent> {
+        let mut events = std::mem::take(&mut *self.events_meanwhile.borrow_mut());
+        events.extend(self.events_out.try_iter());
+        events
     }
 
-    /// Lets control loops go on after `percent` of the targets of the scheduler, until the returned
+    /// Lets control loops continue after `percent` of the targets of the scheduler, until the returned
     /// value is dropped.
     pub(crate) fn hurry(&self, percent: u32, mut random: fastrand::Rng) -> AfterTargets {
         let (tasks, clock) = (self.tasks.clone(), self.clock.clone());
-        let (said, said_meanwhile) = (self.said.clone(), self.said_meanwhile.clone());
+        let (events_out, events_meanwhile) =
+            (self.events_out.clone(), self.events_meanwhile.clone());
         after_each_target(move || {
             if random.u32(0..100) >= percent {
                 return;
             }
             for _ in 0..random.usize(1..=STEPS_MEANWHILE) {
                 // Statuses are checked after the event: an instance in `Running` must last until then.
-                if said_meanwhile.borrow().iter().any(says_that_it_runs) {
+                if events_meanwhile.borrow().iter().any(says_that_it_runs) {
                     return;
                 }
                 let mut tasks = tasks.borrow_mut();
@@ -438,7 +439,7 @@ impl Life {
                     return;
                 }
                 tasks.step(ready[random.usize(..ready.len())]);
-                said_meanwhile.borrow_mut().extend(said.try_iter());
+                events_meanwhile.borrow_mut().extend(events_out.try_iter());
             }
         })
     }

@@ -1,7 +1,7 @@
-//! Clusters with modes: what they change, the hook that assigns agents there, and what has to be in
-//! force.
+//! Clusters with modes: their changes, the hook that assigns agents there, and the expected active
+//! state.
 //!
-//! Thread: the one of the test. Worked out here once more: the server is judged by it.
+//! Thread: the one of the test. Computed here once more: the server is compared with it.
 
 use ankaios_model::complete_state::DesiredState;
 use ankaios_model::messages::{AddedWorkload, UpdateState, WorkloadPlan};
@@ -65,7 +65,7 @@ fn is_in_mode(desired: &DesiredState, workload: &Workload) -> bool {
     mode(desired).is_some_and(|mode| named.split(' ').any(|named| named == mode))
 }
 
-/// What has to be effective for a desired workload.
+/// The expected effective workload of a desired one.
 pub(crate) fn expected(
     desired: &DesiredState,
     name: &Name,
@@ -142,8 +142,7 @@ impl OwnSwitches {
         self.since_client = 0;
     }
 
-    /// Notes what the mode was and is after something that no client asked for. Returns what is
-    /// wrong with that.
+    /// Notes the mode before and after an event that no client requested. Returns the violation.
     pub(crate) fn note(&mut self, was: Option<&str>, is: Option<&str>) -> Option<String> {
         if was == is {
             return None;

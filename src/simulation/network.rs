@@ -18,7 +18,7 @@ const NOTICED_AFTER_MS: u64 = 20_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StreamId(pub u64);
 
-/// What can be done about a stream.
+/// The next step of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamWork {
     Open,
@@ -170,12 +170,10 @@ impl Network {
         }
     }
 
-    /// What is on its way is lost, and nobody knows yet.
+    /// Loses all messages on their way. Both ends notice it later.
     pub(crate) fn cut(&mut self, id: StreamId) {
-        let (server, client) = (
-            self.random.u64(0..NOTICED_AFTER_MS),
-            self.random.u64(0..NOTICED_AFTER_MS),
-        );
+        let server = self.random.u64(0..NOTICED_AFTER_MS);
+        let client = self.random.u64(0..NOTICED_AFTER_MS);
         let now = self.clock.now();
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
@@ -194,8 +192,8 @@ impl Network {
         self.forget_closed();
     }
 
-    /// What is on its way arrives late. The client may give up in the meantime and come back on
-    /// another stream, so that what it said on this one arrives after what it says on that.
+    /// Delays the messages on their way. The client may give up in the meantime and connect with
+    /// another stream, so that messages of this one arrive after messages of that.
     pub(crate) fn stall(&mut self, id: StreamId) {
         let late = Duration::from_millis(self.random.u64(0..NOTICED_AFTER_MS));
         let gives_up = self
@@ -214,15 +212,14 @@ impl Network {
         }
     }
 
-    /// The server stands still for so long: who hears nothing gives up, what was said arrives
+    /// Stops the server for this time: agents without messages give up, and messages to it arrive
     /// afterwards.
     pub(crate) fn server_pauses(&mut self, until: Duration) {
         let now = self.clock.now();
-        for stream in self
-            .streams
-            .values_mut()
-            .filter(|stream| stream.client_open)
-        {
+        for stream in self.streams.values_mut() {
+            if !stream.client_open {
+                continue;
+            }
             let after =
                 Duration::from_millis(self.random.u64(NOTICED_AFTER_MS / 2..NOTICED_AFTER_MS));
             if after < until {
@@ -231,7 +228,7 @@ impl Network {
         }
     }
 
-    /// The agent's process ends: what it sent arrives, then its end.
+    /// Ends the agent's process: its messages arrive, then its end.
     pub(crate) fn client_dies(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get(&id) else {
             return;
@@ -247,7 +244,7 @@ impl Network {
         self.forget_closed();
     }
 
-    /// The server's process ends: what it sent arrives, then its end.
+    /// Ends the server's process: its messages arrive, then its end.
     pub(crate) fn server_dies(&mut self) {
         let ids: Vec<StreamId> = self.streams.keys().copied().collect();
         for id in ids {
@@ -290,12 +287,12 @@ impl Network {
             .retain(|_, stream| stream.server_open || stream.client_open);
     }
 
-    /// From now on messages are fast.
+    /// Makes messages fast.
     pub(crate) fn calm_down(&mut self) {
         self.slow = 0;
     }
 
-    /// Whether no message is on its way and no end is about to be noticed.
+    /// Returns whether no message is on its way and no end is about to be noticed.
     pub(crate) fn is_settled(&self) -> bool {
         self.streams.values().all(|stream| {
             stream.up.is_empty()
@@ -309,8 +306,8 @@ impl Network {
         })
     }
 
-    /// What can be done now; the server does nothing while it is stopped, and `room` says whether
-    /// the agent of a node takes another message.
+    /// The steps that are possible now. The server does nothing while it is stopped, and `room`
+    /// returns whether the agent of a node takes another message.
     pub(crate) fn ready(
         &self,
         now: Instant,
@@ -358,7 +355,7 @@ impl Network {
             ];
             ends.into_iter().chain(messages).chain([stream.opens_at])
         });
-        // What is overdue waits for something else.
+        // An overdue message waits for something else.
         times.flatten().filter(|at| *at > self.clock.now()).min()
     }
 }

@@ -23,7 +23,7 @@ struct Found {
 }
 
 impl Readiness {
-    /// What was found before the start says nothing of what comes.
+    /// Forgets the results before a start.
     pub(crate) fn starts_anew(
         &mut self,
         NewContainer {

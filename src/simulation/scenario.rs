@@ -1,15 +1,15 @@
-//! What a commander asks and what goes wrong, decided by a seed.
+//! The requests of a commander and the faults, decided by a seed.
 //!
 //! Thread: the one of the test.
 
 use super::cluster::Cluster;
 use super::disturbances::Disturbances;
-use super::guards::pending;
+use super::guarded_updates::pending;
 use super::life::RUNTIMES;
 use super::modes;
+use super::server_expectations;
 use super::settled::unsettled;
 use super::trace::Trace;
-use super::wishes;
 use ankaios_fakes::manual_clock::ManualClock;
 use ankaios_model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use ankaios_model::complete_state::{DesiredState, Rendering};
@@ -39,9 +39,9 @@ const RESTART_REFUSED: [&str; 4] = [
 /// pauses between retries, or one revival of a workload that gave up, each followed by what depends
 /// on it.
 const SETTLED_AFTER: Duration = Duration::from_secs(90 * 60);
-/// How often it is looked whether all is in order.
+/// Interval of comparisons with the desired state.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
-/// What is in order must stay so.
+/// Time for which a state that is the desired one must stay so.
 const STAYS_SETTLED: Duration = Duration::from_secs(120);
 
 /// Each seed has less rounds of requests and disturbances.
@@ -77,10 +77,10 @@ const GUARDS: [&str; 6] = [
     "{}",
 ];
 
-/// What is left out of a seed, to find out what its failure needs.
+/// The parts of a seed that are left out, to find out what its failure needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LeftOut {
-    /// Numbers of rounds in which nothing is asked and nothing breaks.
+    /// Numbers of rounds without requests and faults.
     pub rounds: BTreeSet<usize>,
     /// Kinds of faults that do not happen.
     pub faults: BTreeSet<String>,
@@ -93,7 +93,7 @@ pub(crate) struct Outcome {
     pub rounds: usize,
     /// Kinds of faults that happened or could have.
     pub faults: Vec<&'static str>,
-    /// What was violated, if anything.
+    /// The violation, if there is one.
     pub violation: Option<String>,
 }
 
@@ -158,7 +158,7 @@ impl Scenario {
             }
             match self.random.u8(0..7) {
                 0 | 1 => self.something_breaks(),
-                2 => self.workload_asks(),
+                2 => self.send_workload_request(),
                 _ => self.commander_acts(),
             }
             // Several requests in a row must not be rare.
@@ -283,13 +283,13 @@ impl Scenario {
         percent > 0 && self.random.u32(0..100) < percent
     }
 
-    // ---------------------------------------------------------- what is wanted
+    // ---------------------------------------------------------- desired states
 
-    /// Over its control interface, so what it asks takes its time.
-    fn workload_asks(&mut self) {
+    /// Over its control interface, so its requests take time.
+    fn send_workload_request(&mut self) {
         let node = self.random.usize(..self.cluster.nodes.len());
         let (_, workload) = self.any_name();
-        // Mostly where it is; who is not there, or not any more, has to be denied.
+        // Mostly from its own node: elsewhere, or after its end, it must be denied.
         let node = if self.peek(8) > 0 {
             self.home_of(&workload).unwrap_or(node)
         } else {
@@ -311,7 +311,7 @@ impl Scenario {
             self.past.push(desired);
             RequestContent::UpdateState(update)
         };
-        self.cluster.workload_asks(node, &workload, content);
+        self.cluster.send_workload_request(node, &workload, content);
     }
 
     fn commander_acts(&mut self) {
@@ -330,7 +330,7 @@ impl Scenario {
         }
         let update = RequestContent::UpdateState(update);
         let repeated = self.random.u8(0..10) == 0;
-        // What is in force of these may name a mode although their new form does not.
+        // The active version of these may name a mode although their new one does not.
         let are_staged = self
             .cluster
             .server
@@ -414,18 +414,18 @@ impl Scenario {
         self.cluster
             .server
             .as_ref()
-            .map(wishes::undone)
+            .map(server_expectations::undone)
             .unwrap_or_default()
     }
 
-    /// Only what is in one of both modes is concerned.
+    /// Switches the mode. Only workloads in one of both modes are concerned.
     fn client_switches(&mut self) {
         let Some(server) = &self.cluster.server else {
             return;
         };
         let mut desired = server.view().desired.clone();
         let was_in_force: BTreeMap<_, _> = server.view().effective.clone();
-        // What is desired of these is not in force.
+        // The desired version of these is not active.
         let staged: BTreeSet<Name> = pending(server)
             .into_iter()
             .chain(server.restarting())
@@ -460,16 +460,16 @@ impl Scenario {
             .iter()
             .filter(|entry| !staged.contains(entry.0) && changes(*entry));
         let changed: BTreeSet<Name> = changed.map(|(name, _)| name.clone()).collect();
-        let told: BTreeSet<Name> = self
+        let reported: BTreeSet<Name> = self
             .cluster
             .last_changed
             .difference(&staged)
             .cloned()
             .collect();
         // An update whose time is over at this moment is rolled back as well.
-        if changed != told && self.undone() == undone {
+        if changed != reported && self.undone() == undone {
             self.cluster.violations.push(format!(
-                "the switch concerns {changed:?}, the server changed {told:?}"
+                "the switch concerns {changed:?}, the server changed {reported:?}"
             ));
         }
     }
@@ -551,7 +551,7 @@ impl Scenario {
 
     /// What a workload may ask: mostly everything.
     fn any_access(&self) -> ControlInterfaceAccess {
-        // No pipes can be made here, and what has some is not prepared without them.
+        // No pipes can be created here, and a workload with pipes is not prepared without them.
         let without = if self.disturbances.prepares > 0 { 7 } else { 1 };
         let (operation, masks): (Operation, &[&str]) = match self.peek(10) {
             number if number < without => return ControlInterfaceAccess::default(),

@@ -1,14 +1,14 @@
-//! Whether a cluster that nothing disturbs any more does what is desired, seen by the engines, the
-//! agents and the server alike.
+//! The comparison of a cluster without disturbances with the desired state, as seen by the engines,
+//! the agents and the server.
 //!
 //! Thread: the one of the test.
 
+use super::agent_expectations::{has_ended, meets};
 use super::cluster::{Cluster, Node};
 use super::engine::{Container, removes_itself};
-use super::guards::pending;
+use super::guarded_updates::pending;
 use super::life::RUNTIMES;
-use super::orders::has_ended;
-use super::wishes::not_in_force;
+use super::server_expectations::not_in_force;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::{InstanceName, Name};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 type States = BTreeMap<InstanceName, ExecutionState>;
 type Effective = BTreeMap<Name, AddedWorkload>;
 
-/// Answers the first thing that is not as it must be; `None` when all is.
+/// Returns the first difference from the desired state; `None` if there is none.
 pub(crate) fn unsettled(cluster: &mut Cluster) -> Option<String> {
     if let Some(reason) = cluster.busy() {
         return Some(reason);
@@ -57,7 +57,7 @@ pub(crate) fn unsettled(cluster: &mut Cluster) -> Option<String> {
         .find(|instance| !states.contains_key(*instance))
     {
         return Some(format!(
-            "the server was never told that '{instance}' is removed"
+            "the removal of '{instance}' was never reported to the server"
         ));
     }
     let nodes = &cluster.nodes;
@@ -81,8 +81,8 @@ pub(crate) fn unsettled(cluster: &mut Cluster) -> Option<String> {
         })
 }
 
-/// Whether an instance goes on existing because others need it, as the agent was told, and as they
-/// are wanted now.
+/// Returns whether an instance continues to exist because others need it, by the messages to its
+/// agent and by the desired state.
 fn waits_to_stop(
     nodes: &[Node],
     instance: &InstanceName,
@@ -92,7 +92,7 @@ fn waits_to_stop(
     waits_behind(nodes, instance, effective, states, &mut BTreeSet::new())
 }
 
-/// As [`waits_to_stop`]; `seen` are those that are asked about already.
+/// As [`waits_to_stop`]; `seen` are the instances that were visited already.
 fn waits_behind<'s>(
     nodes: &[Node],
     instance: &'s InstanceName,
@@ -101,12 +101,12 @@ fn waits_behind<'s>(
     seen: &mut BTreeSet<&'s InstanceName>,
 ) -> bool {
     if !seen.insert(instance) {
-        return false; // Nobody may wait in a circle.
+        return false; // A wait in a circle is no reason.
     }
     let Some(node) = nodes.iter().find(|node| node.name == instance.agent) else {
         return false;
     };
-    let Some(conditions) = node.orders.delete_conditions.get(&instance.workload) else {
+    let Some(conditions) = node.expectations.delete_conditions.get(&instance.workload) else {
         return false;
     };
     states
@@ -138,15 +138,18 @@ fn waits_behind<'s>(
 }
 
 fn states_of_the_gone(nodes: &[Node], effective: &Effective, states: &States) -> Option<String> {
-    states.iter().find_map(|(instance, state)| {
-        let wanted = effective
-            .get(&instance.workload)
-            .is_some_and(|added| added.instance == *instance);
-        let gone = !wanted && !waits_to_stop(nodes, instance, effective, states);
-        gone.then(|| {
-            format!("the server shows '{instance}' as {state}, which is not wanted any more")
-        })
-    })
+    for (instance, state) in states {
+        let is_desired = match effective.get(&instance.workload) {
+            Some(added) => added.instance == *instance,
+            None => false,
+        };
+        if !is_desired && !waits_to_stop(nodes, instance, effective, states) {
+            return Some(format!(
+                "the server shows '{instance}' as {state}, which is not desired any more"
+            ));
+        }
+    }
+    None
 }
 
 fn container<'a>(
@@ -160,7 +163,7 @@ fn container<'a>(
         .find(|found| found.instance == added.instance && found.runtime == added.workload.runtime)
 }
 
-/// Whether a wanted workload is in the right state.
+/// Returns the difference if a desired workload is in a wrong state.
 fn workload(
     nodes: &[Node],
     added: &AddedWorkload,
@@ -217,8 +220,8 @@ fn workload(
             .as_ref()
             .is_some_and(|life| found.is_of_another_life(life.number))
     };
-    // What does not answer any more has failed however it ends, also if its engine had not told in
-    // time that it had just ended well.
+    // A workload that does not respond has failed, even if it has just ended with success and its
+    // engine had not reported that in time.
     let was_given_up = |found: &Container| {
         let by_check = phase == Phase::FailedExecFailed && state.reason == Reason::Alive;
         by_check
@@ -263,7 +266,7 @@ fn workload(
                     || !RUNTIMES.contains(&&*workload.runtime)
             }
             Phase::FailedLost => node.engine.is_removed_by_hand(instance) || removes_itself(config),
-            // It was seen to end before somebody removed it.
+            // It was seen to end before it was removed by hand.
             Phase::Succeeded => {
                 node.engine.is_removed_by_hand(instance) && policy != RestartPolicy::Always
             }
@@ -301,22 +304,20 @@ fn outlived<'a>(added: &'a AddedWorkload, states: &States) -> Option<&'a str> {
 }
 
 fn may_start(added: &AddedWorkload, states: &States) -> bool {
-    added.workload.dependencies.iter().all(|(name, condition)| {
-        states
-            .iter()
-            .filter(|(instance, _)| *instance.workload == **name)
-            .any(|(_, state)| match condition {
-                AddCondition::Running => state.phase == Phase::Running,
-                AddCondition::Succeeded => state.phase == Phase::Succeeded,
-                AddCondition::Failed => matches!(
-                    state.phase,
-                    Phase::FailedExecFailed | Phase::PendingStartingFailed
-                ),
-            })
-    })
+    for (name, condition) in &added.workload.dependencies {
+        let mut states = states.iter();
+        let is_met = states.any(|(instance, state)| {
+            *instance.workload == **name && meets(state.phase, *condition)
+        });
+        if !is_met {
+            return false;
+        }
+    }
+    true
 }
 
-/// What is `pending` may be staged, as long as its update waits for agents that are away.
+/// Returns a container that is not desired. A `pending` workload may be staged while its update
+/// waits for agents that are not connected.
 fn unwanted_container(
     nodes: &[Node],
     node: &Node,
@@ -324,25 +325,27 @@ fn unwanted_container(
     states: &States,
     pending: &BTreeSet<Name>,
 ) -> Option<String> {
-    node.engine.containers().iter().find_map(|found| {
-        let wanted = effective
-            .get(&found.instance.workload)
-            .is_some_and(|added| {
-                added.instance == found.instance
-                    && added.workload.runtime == found.runtime
-                    && node.name == added.instance.agent
-            });
-        let waits = node.name == found.instance.agent
-            && waits_to_stop(nodes, &found.instance, effective, states);
-        let is_staged =
-            pending.contains(&found.instance.workload) && node.engine.is_staged(&found.instance);
-        (!wanted && !waits && !is_staged)
-            .then(|| format!("node {}: nobody wants {found:?}", node.name))
-    })
+    for found in node.engine.containers() {
+        let instance = &found.instance;
+        let is_of_node = node.name == instance.agent;
+        let is_desired = match effective.get(&instance.workload) {
+            Some(added) => {
+                added.instance == *instance && added.workload.runtime == found.runtime && is_of_node
+            }
+            None => false,
+        };
+        let waits = is_of_node && waits_to_stop(nodes, instance, effective, states);
+        let is_staged = pending.contains(&instance.workload) && node.engine.is_staged(instance);
+        if !is_desired && !waits && !is_staged {
+            let name = &node.name;
+            return Some(format!("node {name}: nothing needs {found:?}"));
+        }
+    }
+    None
 }
 
-/// The agent knows what the server knows, except for what is not sent to agents, and of the texts
-/// of other agents' states only what decides.
+/// Returns a state that the agent has in another version than the server. Some states are not sent
+/// to agents, and of the texts of other agents' states only those for decisions.
 fn agents_view(node: &Node, states: &States) -> Option<String> {
     let manager = &node.life.as_ref()?.manager;
     let known: States = manager
@@ -378,22 +381,26 @@ fn agents_view(node: &Node, states: &States) -> Option<String> {
     more.map(|(instance, state)| format!("agent {} still knows '{instance}' as {state}", node.name))
 }
 
-/// What is `pending` has a control loop where it is prepared.
+/// Returns the difference if an agent has more control loops than workloads. A `pending` workload has
+/// one where it is prepared.
 fn too_many_loops(
     node: &mut Node,
     effective: &Effective,
     pending: &BTreeSet<Name>,
 ) -> Option<String> {
-    let waiting = node.orders.delete_conditions.len() + pending.len();
-    let wanted = effective
-        .values()
-        .filter(|added| added.instance.agent == node.name)
-        .count();
+    let waiting = node.expectations.delete_conditions.len() + pending.len();
+    let mut desired = 0;
+    for added in effective.values() {
+        if added.instance.agent == node.name {
+            desired += 1;
+        }
+    }
     let loops = node.life.as_mut()?.loops();
-    (loops > wanted + waiting).then(|| {
-        format!(
-            "agent {}: {loops} control loops for {wanted} workloads",
-            node.name
-        )
-    })
+    if loops <= desired + waiting {
+        return None;
+    }
+    let name = &node.name;
+    Some(format!(
+        "agent {name}: {loops} control loops for {desired} workloads"
+    ))
 }

@@ -15,7 +15,6 @@ const RUNS_MAX: usize = 120;
 pub(crate) struct Run {
     /// `None` after a panic.
     pub outcome: Option<Outcome>,
-    /// What is wrong.
     pub violation: Option<String>,
     /// The last events.
     pub trace: Vec<String>,

@@ -52,7 +52,6 @@ impl Subscriber {
         }
     }
 
-    /// What it asks.
     pub(crate) fn request(&self) -> Request {
         let read = ReadState {
             masks: self.followed.masks.clone(),
@@ -64,7 +63,7 @@ impl Subscriber {
         }
     }
 
-    /// Takes over all events so far; answers what is different from `fresh`, a read with its masks.
+    /// Applies all events so far. Returns a difference from `fresh`, a read with its masks.
     pub(crate) fn follow(&mut self, fresh: impl FnOnce(&[String]) -> Node) -> Option<String> {
         let mut news = false;
         while let Some(message) = self.reader.try_next() {
@@ -76,37 +75,37 @@ impl Subscriber {
                 return Some(wrong);
             }
         }
-        if !news && !self.quiet_is_checked() {
+        if !news && !self.count_quiet() {
             return None;
         }
         self.followed.differs(&fresh(&self.followed.masks))
     }
 
-    /// Whether it compares although nothing was told, now and then: an event may be missing.
-    fn quiet_is_checked(&mut self) -> bool {
+    /// Counts a time without events. Returns whether it compares, now and then: an event may be
+    /// missing.
+    fn count_quiet(&mut self) -> bool {
         self.quiet += 1;
         self.quiet.is_multiple_of(4)
     }
 }
 
-/// What is known to somebody who has read the state once and changes his copy with each event.
+/// The copy of a client that has read the state once and applies each event.
 pub(crate) struct Followed {
     masks: Vec<String>,
     copy: Option<Node>,
 }
 
 impl Followed {
-    /// Nothing was read yet.
+    /// Without a copy yet.
     pub(crate) fn new(masks: Vec<String>) -> Self {
         Self { masks, copy: None }
     }
 
-    /// What is followed.
     pub(crate) fn masks(&self) -> &[String] {
         &self.masks
     }
 
-    /// Takes over the first answer or an event; answers what is wrong with it.
+    /// Applies the first response or an event. Returns the violation in it.
     pub(crate) fn take(&mut self, content: ResponseContent) -> Option<String> {
         match (content, &mut self.copy) {
             (
@@ -130,7 +129,7 @@ impl Followed {
         None
     }
 
-    /// Answers what is different from `fresh`, a read with the same masks.
+    /// Returns a difference from `fresh`, a read with the same masks.
     pub(crate) fn differs(&self, fresh: &Node) -> Option<String> {
         let (fresh, copy) = (self.leaves(fresh), self.leaves(self.copy.as_ref()?));
         let paths = fresh.keys().chain(copy.keys());
@@ -188,7 +187,7 @@ fn collect(node: &Node, path: String, found: &mut BTreeMap<String, String>) {
     }
 }
 
-/// What a client does with an event: sets what was added or updated, removes what was removed.
+/// Applies an event as a client does: sets added and updated fields, removes removed ones.
 fn take_over(copy: &mut Node, state: &Node, altered: &AlteredFields) -> Result<(), String> {
     for path in altered.added.iter().chain(&altered.updated) {
         let parts: Vec<&str> = path.split('.').collect();

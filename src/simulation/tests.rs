@@ -33,7 +33,7 @@ const FOUND_SINCE: [u64; 16] = [
     70236, 70979, 80475, 86232, 90806, 770985, 800109, 810495, 900272, 900351, 1202390, 1204185,
     2008032, 2010618, 2013391, 2023933,
 ];
-/// Seeds that have found something with all kinds of faults, less what is named.
+/// Seeds that have found something with all kinds of faults except the named ones.
 const FOUND_LESS: [(u64, &str); 11] = [
     (
         2037184,

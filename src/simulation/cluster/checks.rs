@@ -12,7 +12,7 @@ impl Node {
     fn leaks(&self) -> Option<String> {
         let manager = &self.life.as_ref()?.manager;
         let [records, waiting, conditions] = manager.sizes();
-        let most = self.orders.workloads();
+        let most = self.expectations.workloads();
         let leaks = waiting > most || conditions > records;
         leaks.then(|| {
             let name = &self.name;
@@ -22,7 +22,7 @@ impl Node {
 }
 
 impl Cluster {
-    /// Answers what is larger than anything explains: nothing may be left of what is gone.
+    /// Returns a size that is too large: nothing must be left of instances that are gone.
     pub(crate) fn leaks(&self) -> Option<String> {
         let [peers, stopping, waiting, states, rights] = self.server.as_ref()?.sizes();
         let streams = self
@@ -63,7 +63,7 @@ impl Cluster {
                 .stream
                 .and_then(|stream| subscribed.remove(&PeerId(stream.0)))
                 .unwrap_or(0);
-            let following = node.asked.following();
+            let following = node.requests.following();
             if count > following {
                 return Some(format!(
                     "{} has {count} subscriptions, its workloads follow {following}",
@@ -75,38 +75,38 @@ impl Cluster {
         (others != there_are).then(|| format!("{there_are} commanders have {others} subscriptions"))
     }
 
-    /// Answers which workload follows what it may not read any more.
+    /// Returns a workload that follows parts without the right to read them any more.
     pub(super) fn forbidden_subscription(&self) -> Option<String> {
         let server = self.server.as_ref()?;
         self.nodes.iter().find_map(|node| {
             let peer = PeerId(node.stream?.0);
-            let forbidden =
-                |request: &Request| self.wishes.may_ask(server, &node.name, request) == Some(false);
+            let forbidden = |request: &Request| {
+                self.expectations.may_request(server, &node.name, request) == Some(false)
+            };
             let told = node
-                .asked
+                .requests
                 .first_of(|request| server.is_subscribed(peer, &request.id) && forbidden(request));
-            told.map(|id| format!("'{id}' of {} follows what it may not read", node.name))
+            told.map(|id| format!("'{id}' of {} has no right to what it follows", node.name))
         })
     }
 
-    /// Answers what is stored in place of the desired state while nothing is being written.
+    /// Returns the stored state if it is not the desired one while no write is under way.
     pub(crate) fn lost_state(&self) -> Option<String> {
         self.disk.as_ref()?.lost_state(self.server.as_ref()?)
     }
 
-    /// Answers which workload that follows events, as the server remembers too, knows something
-    /// else than a fresh read.
+    /// Returns a workload with a subscription whose copy differs from a fresh read.
     pub(crate) fn misled_workload(&self) -> Option<String> {
         let server = self.server.as_ref()?;
         let fresh = |masks: &[String]| server.view().read(masks);
         self.nodes.iter().find_map(|node| {
             let peer = PeerId(node.stream?.0);
-            node.asked
+            node.requests
                 .differs(|id| server.is_subscribed(peer, id), fresh)
         })
     }
 
-    /// Answers who is not there or what is still on its way.
+    /// Returns a part that is not there, or still busy.
     pub(crate) fn busy(&self) -> Option<String> {
         let busy = |node: &Node| {
             let name = &node.name;
@@ -127,8 +127,8 @@ impl Cluster {
         server.or(node).or_else(network)
     }
 
-    /// Answers which guarded update is open although nothing keeps it so.
+    /// Returns a guarded update that is open without a reason.
     pub(crate) fn unfinished_update(&self) -> Option<String> {
-        self.guards.as_ref()?.unfinished(self.server.as_ref()?)
+        self.guarded.as_ref()?.unfinished(self.server.as_ref()?)
     }
 }

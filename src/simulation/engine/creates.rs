@@ -138,7 +138,7 @@ impl World {
         id
     }
 
-    /// From now on it may run at any time.
+    /// Begins a start: the container may run at any time.
     pub(super) fn begin_start(&mut self, id: &ContainerId) {
         let Some(container) = self.containers.get_mut(id) else {
             return;

@@ -1,4 +1,4 @@
-//! How containers end: by themselves, because somebody stops them, and what listings say of it. One
+//! The ends of containers, by themselves or by a stop, and the listings that show them. A container
 //! that was started with `--rm` removes itself soon after.
 //!
 //! Thread: the one of the test.
@@ -10,7 +10,7 @@ use ankaios_platform::clock::Clock;
 use ankaios_runtime::{ContainerId, RuntimeError};
 use std::time::{Duration, Instant};
 
-/// Ends the first line of the configuration of what is started with `--rm`.
+/// The end of the first line of a configuration that is started with `--rm`.
 const REMOVES_ITSELF: &str = " rm";
 
 /// Longest time until a container that removes itself is gone, in milliseconds.

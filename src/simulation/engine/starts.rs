@@ -11,12 +11,12 @@ use ankaios_runtime::{ContainerId, NewContainer};
 use std::time::Instant;
 
 impl SimEngine {
-    /// The agent was told to stage these and nothing else.
+    /// Takes the list of all instances that the agent must stage.
     pub(crate) fn note_staged(&self, staged: &[AddedWorkload]) {
         self.world().staged = staged.iter().map(|added| added.instance.clone()).collect();
     }
 
-    /// Whether the agent was told to stage this.
+    /// Returns whether the agent must stage this instance.
     pub(crate) fn is_staged(&self, instance: &InstanceName) -> bool {
         self.world().staged.contains(instance)
     }
@@ -171,7 +171,7 @@ impl World {
         self.is_given_up(caller, container) || self.given_up.contains(&(caller.life, id.clone()))
     }
 
-    /// Workloads wait only so long for an engine of another runtime that never told what it has.
+    /// Returns whether a workload does not wait any more for the first listing of another runtime.
     pub(super) fn is_given_up(&self, caller: &Caller, container: &Container) -> bool {
         let late = |at: &Instant| self.clock.now() >= *at + FIRST_LISTING_MAX;
         container.runtime != caller.runtime
@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    /// As of an agent that starts what it has staged before it has stopped the old instance.
+    /// As of an agent that starts a staged instance before it has stopped the old one.
     #[test]
     fn start_of_a_staged_instance_before_the_old_stop_is_an_alarm() {
         for (stops, alarms) in [(true, 0), (false, 1)] {

@@ -1,6 +1,6 @@
-//! Requests of workloads on one connection of their agent: each has one answer, events come after
-//! it when they were asked for and until that is ended, and lead to what a fresh read says. What
-//! may not be asked is denied.
+//! Requests of workloads on one connection of their agent: each gets one response, events follow it
+//! if they were requested and until that is cancelled, and lead to the result of a fresh read.
+//! Requests without the right are denied.
 //!
 //! Thread: the one of the test.
 
@@ -11,26 +11,26 @@ use ankaios_model::node::Node;
 use ankaios_model::refusal::ErrorResponse;
 use std::collections::BTreeMap;
 
-/// How denials begin.
+/// The first words of denials.
 const DENIED: &str = "Access denied";
 
-/// What workloads asked on one connection.
+/// The requests of workloads on one connection.
 #[derive(Default)]
-pub(crate) struct Asked {
+pub(crate) struct WorkloadRequests {
     waiting: BTreeMap<String, Waiting>,
     following: BTreeMap<String, Followed>,
 }
 
-/// A request that is not answered yet.
+/// A request without a response.
 struct Waiting {
-    /// The masks of which events are asked for.
+    /// The masks of a requested subscription.
     follows: Option<Vec<String>>,
     /// Whether it was allowed when the server read it.
     allowed: Option<bool>,
 }
 
-impl Asked {
-    /// A request is on its way to the server.
+impl WorkloadRequests {
+    /// Takes a request that is sent to the server.
     pub(crate) fn note(&mut self, Request { id, content }: Request) {
         let follows = match content {
             RequestContent::CompleteState(read) if read.subscribe => Some(read.masks),
@@ -45,14 +45,14 @@ impl Asked {
         );
     }
 
-    /// The server reads a request now, which is `allowed` or not.
-    pub(crate) fn judged(&mut self, id: &str, allowed: bool) {
+    /// Takes a request that the server reads now, which is `allowed` or not.
+    pub(crate) fn decided(&mut self, id: &str, allowed: bool) {
         if let Some(waiting) = self.waiting.get_mut(id) {
             waiting.allowed = Some(allowed);
         }
     }
 
-    /// Answers what is wrong with a response of the server.
+    /// Returns the violation in a response of the server.
     pub(crate) fn check(&mut self, Response { id, content }: &Response) -> Option<String> {
         if let (
             ResponseContent::CompleteState {
@@ -67,13 +67,13 @@ impl Asked {
             ResponseContent::CompleteState {
                 altered: Some(_), ..
             } => {}
-            // The agent itself ends what nobody of its workloads follows any more, with each event
-            // that still comes.
+            // The agent itself cancels a subscription of a workload that has ended, with each event
+            // that still arrives.
             ResponseContent::EventsCancelAccepted => {
                 self.following.remove(id);
                 return None;
             }
-            // Rules have changed, and the workload is told that it follows nothing any more.
+            // Rules have changed, and the error ends the subscription of the workload.
             ResponseContent::Error(ErrorResponse { text, .. })
                 if text.starts_with(DENIED) && self.following.remove(id).is_some() =>
             {
@@ -114,11 +114,11 @@ impl Asked {
             }
         }
         Some(format!(
-            "an answer to '{id}', which nobody waits for: {content:?}"
+            "a response to '{id}', which is no open request: {content:?}"
         ))
     }
 
-    /// The id of one of those that follow something and are as asked.
+    /// The id of a subscription that matches.
     pub(crate) fn first_of(&self, which: impl Fn(&Request) -> bool) -> Option<&str> {
         let request = |id: &str, followed: &Followed| {
             let read = ReadState {
@@ -136,13 +136,13 @@ impl Asked {
             .map(|(id, _)| id.as_str())
     }
 
-    /// How many follow something.
+    /// Number of subscriptions.
     pub(crate) fn following(&self) -> usize {
         self.following.len()
     }
 
-    /// Answers what one of those that `are_told` differs in from a fresh read, when nothing is on
-    /// its way.
+    /// Returns a difference between one of these subscriptions and a fresh read, when no message is
+    /// on its way.
     pub(crate) fn differs(
         &self,
         is_told: impl Fn(&str) -> bool,

@@ -1,10 +1,10 @@
-//! What commanders and workloads asked for, worked out here once more: which state that is, whether
-//! it is refused, who may ask it, and what deletes have to wait for. The server is judged by it,
-//! not by what it says of itself.
+//! The expected results of requests, computed here once more: the requested state, whether it is
+//! refused, who has the right to it, and the conditions of deletes. The server is compared with
+//! them, not with its own responses.
 //!
 //! Thread: the one of the test.
 
-use super::guards::pending;
+use super::guarded_updates::pending;
 use super::modes;
 use ankaios_model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use ankaios_model::complete_state::{DesiredState, desired_state_from_node};
@@ -23,9 +23,9 @@ pub(crate) struct Before {
     effective: BTreeMap<Name, AddedWorkload>,
     /// Instances with a state.
     existing: BTreeSet<InstanceName>,
-    /// The known updates that were undone.
+    /// The known updates that were rolled back.
     undone: BTreeSet<u64>,
-    /// Workloads whose new form was not in force.
+    /// Workloads whose new version was not active.
     pending: BTreeSet<Name>,
     /// Workloads that were being restarted.
     restarting: BTreeSet<Name>,
@@ -34,24 +34,28 @@ pub(crate) struct Before {
 }
 
 fn names_of_open(server: &ServerLoop) -> BTreeSet<Name> {
-    let open = server
-        .seen_updates()
-        .into_values()
-        .filter(|update| update.phase.is_open());
-    open.flat_map(|update| update.names).collect()
+    let mut names = BTreeSet::new();
+    for update in server.seen_updates().into_values() {
+        if update.phase.is_open() {
+            names.extend(update.names);
+        }
+    }
+    names
 }
 
-/// The known updates that were undone.
+/// The known updates that were rolled back.
 pub(crate) fn undone(server: &ServerLoop) -> BTreeSet<u64> {
-    let updates = server.seen_updates().into_iter();
-    updates
-        .filter(|(_, update)| update.phase == UpdatePhase::Undone)
-        .map(|(number, _)| number)
-        .collect()
+    let mut numbers = BTreeSet::new();
+    for (number, update) in server.seen_updates() {
+        if update.phase == UpdatePhase::Undone {
+            numbers.insert(number);
+        }
+    }
+    numbers
 }
 
-/// What a restart of the workloads that are asked for has to end: they and all that need them
-/// running, directly or not, as far as they were started. With an update it also depends on that.
+/// The workloads that a requested restart must end: the named ones and all that need them running,
+/// directly or not, if they were started. With an update it also depends on that.
 pub(crate) fn to_restart(content: &RequestContent, server: &ServerLoop) -> BTreeSet<Name> {
     let RequestContent::UpdateState(UpdateState {
         new_state: None,
@@ -61,41 +65,41 @@ pub(crate) fn to_restart(content: &RequestContent, server: &ServerLoop) -> BTree
     else {
         return BTreeSet::new();
     };
-    let (effective, states) = (server.view().effective, server.view().states);
+    let effective = server.view().effective;
+    let states = server.view().states;
+    // First all workloads that are concerned.
     let mut all: BTreeSet<Name> = restart
         .iter()
         .map(|name| Name::from(name.as_str()))
         .collect();
     loop {
-        let needs_one = |added: &AddedWorkload| {
-            needed_running(&added.workload)
-                .iter()
-                .any(|it| all.contains(it.as_str()))
-        };
-        let more = effective
-            .iter()
-            .filter(|(name, added)| !all.contains(*name) && needs_one(added));
-        let more: Vec<Name> = more.map(|(name, _)| name.clone()).collect();
-        if more.is_empty() {
+        let before = all.len();
+        for (name, added) in effective {
+            let needed = needed_running(&added.workload);
+            if needed.iter().any(|needed| all.contains(needed.as_str())) {
+                all.insert(name.clone());
+            }
+        }
+        if all.len() == before {
             break;
         }
-        all.extend(more);
     }
-    // Nobody waits for the end of what an agent that has just come back did not report yet.
-    let counts = |phase| {
-        !matches!(
-            phase,
-            Phase::PendingInitial | Phase::PendingWaitingToStart | Phase::AgentDisconnected
-        )
-    };
+    // Then those that were started. The server does not wait for instances that an agent that has
+    // just connected again did not report yet.
     all.retain(|name| {
-        let instance = effective
-            .get(name)
-            .map(|added| &added.instance)
-            .filter(|instance| !instance.agent.is_empty());
-        instance
-            .and_then(|instance| states.get(instance))
-            .is_some_and(|state| counts(state.phase))
+        let Some(added) = effective.get(name) else {
+            return false;
+        };
+        if added.instance.agent.is_empty() {
+            return false;
+        }
+        match states.get(&added.instance) {
+            Some(state) => !matches!(
+                state.phase,
+                Phase::PendingInitial | Phase::PendingWaitingToStart | Phase::AgentDisconnected
+            ),
+            None => false,
+        }
     });
     all
 }
@@ -115,7 +119,7 @@ impl Before {
         }
     }
 
-    /// Whether an update was undone since then.
+    /// Returns whether an update was rolled back since then.
     fn has_undone(&self, server: &ServerLoop) -> bool {
         !undone(server).is_subset(&self.undone)
     }
@@ -133,25 +137,25 @@ impl Before {
     }
 }
 
-/// What is remembered of earlier wishes.
+/// The instances and rules of earlier states that still matter.
 #[derive(Default)]
-pub(crate) struct Wishes {
-    /// Instances that were told to stop and still have a state, with the workloads that they need
-    /// running until then.
+pub(crate) struct ServerExpectations {
+    /// Instances that stop and still have a state, with the workloads that they need running until
+    /// then.
     stopping: BTreeMap<InstanceName, BTreeSet<String>>,
-    /// By agent and name: the last rules of workloads that were wanted there and still have a
+    /// By agent and name: the last rules of workloads that were desired there and still have a
     /// state.
     last_rules: BTreeMap<(Name, Name), ControlInterfaceAccess>,
-    /// Workloads of which a form came into force and was replaced with one event, so that it was
+    /// Workloads with a version that became active and was replaced with one event, so that it was
     /// not seen here.
     unclear: BTreeSet<Name>,
-    /// Workloads whose last rules are those of such a form.
+    /// Workloads whose last rules are those of such a version.
     unclear_rules: BTreeSet<Name>,
     /// Updates may be guarded, so one may be refused because of an earlier one.
     are_guarded: bool,
 }
 
-impl Wishes {
+impl ServerExpectations {
     pub(crate) fn new(are_guarded: bool) -> Self {
         Self {
             are_guarded,
@@ -159,183 +163,164 @@ impl Wishes {
         }
     }
 
-    /// Answers what the server has made wrong of a message: `update` is what it asks for, if that
-    /// is an update and the server listens to who says it.
-    pub(crate) fn judge(
+    /// Returns the violation after a message: `update` is its update, if it has one and the server
+    /// accepts messages of its sender.
+    pub(crate) fn check(
         &mut self,
         before: &Before,
         update: Option<&UpdateState>,
         server: &ServerLoop,
     ) -> Option<String> {
-        // One that restarts something may be refused for many reasons.
-        let is_refused = |update: &UpdateState| {
-            !update.restart.is_empty() && *server.view().desired == before.desired
-        };
-        let wished = update
-            .filter(|update| !is_refused(update))
-            .map(|update| after(&before.desired, update));
-        let wished = wished.filter(|wished| !has_cycle(&wished.workloads));
-        let wished = wished.filter(|wished| !server.has_modes() || modes::is_allowed(wished));
+        let expected = expected_state(before, update, server);
         let is = server.view().desired;
-        let wanted = wished.as_ref().unwrap_or(&before.desired);
-        // One whose clock has run out by then is undone at once: these are two changes.
+        let wanted = expected.as_ref().unwrap_or(&before.desired);
+        // An update whose health window has ended by then is rolled back at once: these are two
+        // changes.
         let has_undone = self.are_guarded && before.has_undone(server);
         let may_differ = self.are_guarded && (*is == before.desired || has_undone);
         if is != wanted && !may_differ {
-            return Some(format!("asked for was {wanted:?}, the server has {is:?}"));
+            return Some(format!("requested was {wanted:?}, the server has {is:?}"));
         }
-        let wrong_delete = || {
-            if has_undone {
-                None
-            } else {
-                self.wrong_delete(before, update, server)
-            }
-        };
-        let wrong = not_in_force(server).or_else(wrong_delete);
+        let mut wrong = not_in_force(server);
+        if wrong.is_none() && !has_undone {
+            wrong = self.wrong_delete(before, update, server);
+        }
         self.note_ended(before, server);
-        let joining = joining(before, update, server);
-        let is_replaced = |name: &Name| has_undone || joining.contains(name);
-        wished
-            .iter()
-            .for_each(|wished| self.note_replaced(wished, is_replaced, server));
+        if let Some(expected) = &expected {
+            let joining = joining(before, update, server);
+            let pending = pending(server);
+            for name in expected.workloads.keys() {
+                let is_replaced = has_undone || joining.contains(name);
+                if is_replaced && !pending.contains(name) {
+                    self.note_replaced(expected, name, server);
+                }
+            }
+        }
         self.forget_gone(server);
         wrong
     }
 
-    /// What was wanted before and is not any more may go on for a while.
+    /// Notes instances that are not desired any more: they may still run for a while.
     pub(crate) fn note_ended(&mut self, before: &Before, server: &ServerLoop) {
-        let ended = before
-            .effective
-            .iter()
-            .filter(|(name, added)| server.view().effective.get(*name) != Some(*added));
-        ended.for_each(|(_, ended)| self.note_stopping(ended));
-        // So may what waited to be replaced, when the mode is switched with what ends its waiting.
+        for (name, added) in &before.effective {
+            if server.view().effective.get(name) != Some(added) {
+                self.note_stopping(added);
+            }
+        }
+        // So may instances that waited to be replaced, if their wait ended with a switch of the mode.
         let has_switched = modes::mode(&before.desired) != modes::mode(server.view().desired);
         if before.has_undone(server) || has_switched {
-            let unseen: BTreeSet<Name> = before
-                .pending
-                .difference(&pending(server))
-                .cloned()
-                .collect();
-            self.unclear.extend(unseen.iter().cloned());
-            self.unclear_rules.extend(unseen);
+            let pending = pending(server);
+            for name in before.pending.difference(&pending) {
+                self.unclear.insert(name.clone());
+                self.unclear_rules.insert(name.clone());
+            }
         }
         self.forget_gone(server);
     }
 
     fn note_stopping(&mut self, ended: &AddedWorkload) {
-        // What runs may still be an earlier form of the same instance.
-        self.stopping
-            .entry(ended.instance.clone())
-            .or_default()
-            .extend(needed_running(&ended.workload));
         let InstanceName {
             workload, agent, ..
         } = ended.instance.clone();
+        // An earlier version of the same instance may still run.
+        let needed = self.stopping.entry(ended.instance.clone()).or_default();
+        needed.extend(needed_running(&ended.workload));
         self.unclear_rules.remove(&workload);
-        self.last_rules.insert(
-            (agent, workload),
-            ended.workload.control_interface_access.clone(),
-        );
+        let rules = ended.workload.control_interface_access.clone();
+        self.last_rules.insert((agent, workload), rules);
     }
 
-    /// What was asked for may have come into force and be replaced at once, unless it is only being
-    /// staged.
-    fn note_replaced(
-        &mut self,
-        wished: &DesiredState,
-        is_replaced: impl Fn(&Name) -> bool,
-        server: &ServerLoop,
-    ) {
-        let pending = pending(server);
-        let in_force = |name: &Name| !pending.contains(name) && is_replaced(name);
-        for (name, workload) in wished.workloads.iter().filter(|(name, _)| in_force(name)) {
-            let added = modes::expected(wished, name, workload, server.has_modes());
-            if server.view().effective.get(name) != Some(&added) {
-                self.note_stopping(&added);
+    /// Notes a requested workload that may have become active and been replaced at once.
+    fn note_replaced(&mut self, expected: &DesiredState, name: &Name, server: &ServerLoop) {
+        let workload = &expected.workloads[name];
+        let added = modes::expected(expected, name, workload, server.has_modes());
+        if server.view().effective.get(name) != Some(&added) {
+            self.note_stopping(&added);
+        }
+    }
+
+    /// Takes the states of an agent that the server accepts. A removed instance has ended in all
+    /// versions that it had until then, also if the same instance is added with this event and so
+    /// never is without a state.
+    pub(crate) fn reported(&mut self, states: &[WorkloadState]) {
+        for report in states {
+            if report.state.phase == Phase::Removed {
+                self.stopping.remove(&report.instance);
             }
         }
     }
 
-    /// An agent that the server listens to is about to report these. What it says has been removed
-    /// has ended in all forms that it had until then, also when the same instance comes back with
-    /// this event and so never is without a state.
-    pub(crate) fn reported(&mut self, states: &[WorkloadState]) {
-        let removed = states
-            .iter()
-            .filter(|report| report.state.phase == Phase::Removed);
-        removed.for_each(|report| _ = self.stopping.remove(&report.instance));
-    }
-
-    /// Instances without a state have stopped. One that is staged again is shown, although nothing
-    /// of it is there.
+    /// Forgets instances without a state: they have stopped. One that is staged again is shown,
+    /// although it does not exist.
     pub(crate) fn forget_gone(&mut self, server: &ServerLoop) {
-        let (states, effective) = (server.view().states, server.view().effective);
+        let states = server.view().states;
+        let effective = server.view().effective;
+        // The instances of each workload that exist, and those of them that are not desired.
+        let mut existing = BTreeSet::new();
+        let mut undesired = BTreeSet::new();
+        for (instance, _) in states.iter() {
+            if server.is_placeholder(&instance) {
+                continue;
+            }
+            let is_desired = match effective.get(&instance.workload) {
+                Some(added) => added.instance == instance,
+                None => false,
+            };
+            if !is_desired {
+                undesired.insert(instance.workload.clone());
+            }
+            existing.insert(instance.workload.clone());
+        }
         self.stopping.retain(|instance, _| {
             states.get(instance).is_some() && !server.is_placeholder(instance)
         });
-        // What was not seen may have the instance name of what was replaced by it, and is stopping
+        // An unseen version may have the instance name of the one that it replaced, and is stopping
         // since.
-        let is_unseen = |instance: &InstanceName| {
-            let is_wanted = effective
-                .get(&instance.workload)
-                .is_some_and(|added| added.instance == *instance);
-            !is_wanted && !server.is_placeholder(instance)
-        };
-        self.unclear.retain(|name| {
-            states
-                .iter()
-                .any(|(instance, _)| instance.workload == *name && is_unseen(&instance))
-        });
-        // The last rules count as long as any instance has a state. What is being staged is shown
-        // too, and was never there.
-        self.unclear_rules.retain(|name| {
-            states.iter().any(|(instance, _)| {
-                instance.workload == *name && !server.is_placeholder(&instance)
-            })
-        });
+        self.unclear.retain(|name| undesired.contains(name));
+        // The last rules apply while any instance exists.
+        self.unclear_rules.retain(|name| existing.contains(name));
         self.last_rules.retain(|(agent, workload), _| {
-            states
-                .of_agent_workload(agent, workload)
-                .any(|(instance, _)| !server.is_placeholder(&instance))
+            let mut instances = states.of_agent_workload(agent, workload);
+            instances.any(|(instance, _)| !server.is_placeholder(&instance))
         });
     }
 
-    /// Whether a workload may ask this through `agent`: by its rules there, or its last ones as
-    /// long as it has not stopped; `None` when these are not known.
-    pub(crate) fn may_ask(
+    /// Returns whether a workload has the right to a request through `agent`: by its rules there, or
+    /// by its last ones until it has stopped; `None` if these are not known.
+    pub(crate) fn may_request(
         &self,
         server: &ServerLoop,
         agent: &Name,
         Request { id, content }: &Request,
     ) -> Option<bool> {
         let workload = id.split_once('@').expect("agents name the workload").0;
-        let wanted = server
-            .view()
-            .effective
-            .get(workload)
-            .filter(|added| added.instance.agent == *agent);
-        if wanted.is_none() && self.unclear_rules.contains(workload) {
-            return None;
-        }
-        let rules = match wanted {
-            Some(added) => Some(&added.workload.control_interface_access),
-            None => self.last_rules.get(&(agent.clone(), workload.into())),
-        };
-        Some(match content {
-            RequestContent::UpdateState(_) => {
-                rules.is_some_and(|rules| allows(rules, "*", Operation::ReadWrite))
+        let rules = match server.view().effective.get(workload) {
+            Some(added) if added.instance.agent == *agent => {
+                Some(&added.workload.control_interface_access)
             }
-            RequestContent::CompleteState(read) => rules.is_some_and(|rules| {
-                read.masks.iter().all(|mask| {
-                    allows(rules, mask, Operation::Read) || allows(rules, "*", Operation::ReadWrite)
-                })
-            }),
-            _ => true, // Workloads ask nothing else here, they cancel it.
-        })
+            _ if self.unclear_rules.contains(workload) => return None,
+            _ => self.last_rules.get(&(agent.clone(), workload.into())),
+        };
+        let read = match content {
+            RequestContent::UpdateState(_) => None,
+            RequestContent::CompleteState(read) => Some(read),
+            _ => return Some(true), // Workloads send only cancellations otherwise.
+        };
+        let Some(rules) = rules else {
+            return Some(false);
+        };
+        if allows(rules, "*", Operation::ReadWrite) {
+            return Some(true);
+        }
+        let Some(read) = read else {
+            return Some(false);
+        };
+        let mut masks = read.masks.iter();
+        Some(masks.all(|mask| allows(rules, mask, Operation::Read)))
     }
 
-    /// The server was killed; the next one knows nothing of what stops.
+    /// Forgets all: the server was killed, and the next one does not know which instances stop.
     pub(crate) fn server_killed(&mut self) {
         self.stopping.clear();
         self.last_rules.clear();
@@ -343,8 +328,9 @@ impl Wishes {
         self.unclear_rules.clear();
     }
 
-    /// What ends waits for all that need it running: those that were wanted before, and those that
-    /// are still stopping. An agent that is away is told nothing.
+    /// Returns the violation if a delete has wrong conditions. An instance that ends waits for all
+    /// that need it running: those that were desired before, and those that are still stopping. An
+    /// agent that is not connected gets no delete.
     fn wrong_delete(
         &self,
         before: &Before,
@@ -353,151 +339,215 @@ impl Wishes {
     ) -> Option<String> {
         let view = server.view();
         let joining = joining(before, update, server);
-        let ended = before
-            .effective
-            .iter()
-            .filter(|(name, added)| view.effective.get(*name) != Some(*added));
-        let mut told = ended.filter(|(_, added)| view.agents.get(&added.instance.agent).is_some());
-        told.find_map(|(name, AddedWorkload { instance, .. })| {
-            let needs_it = |workload: &Workload| needed_running(workload).contains(&**name);
+        for (name, AddedWorkload { instance, .. }) in &before.effective {
+            let is_unchanged = view.effective.get(name) == before.effective.get(name);
+            if is_unchanged || view.agents.get(&instance.agent).is_none() {
+                continue;
+            }
             let effective = if joining.contains(name) {
                 view.effective
             } else {
                 &before.effective
             };
-            let wanted = effective
-                .iter()
-                .filter(|(_, added)| needs_it(&added.workload))
-                .map(|(name, _)| name);
-            let ending = before
-                .effective
-                .values()
-                .filter(|added| needs_it(&added.workload));
-            let stopping = self
-                .stopping
-                .iter()
-                .filter(|(_, needs)| needs.contains(&**name));
-            let stopping = stopping
-                .map(|(stopping, _)| stopping)
-                .chain(ending.map(|ending| &ending.instance));
-            let exists = |one: &&InstanceName| {
-                before.existing.contains(*one) && view.states.get(one).is_some()
-            };
-            let stopping = stopping.filter(exists).map(|stopping| &stopping.workload);
-            let stopping = stopping.filter(|name| !effective.contains_key(*name));
-            let expected: BTreeSet<String> =
-                wanted.chain(stopping).map(ToString::to_string).collect();
-            let told = server.delete_conditions(instance);
-            let is_told = |dependent: &String| {
-                told.contains(dependent) || self.lets_go(dependent, name, before, server)
-            };
-            let may_be = |dependent: &String| {
+            let expected = self.dependents(name, effective, before, server);
+            let conditions = server.delete_conditions(instance);
+            let is_right = conditions.iter().all(|dependent| {
                 expected.contains(dependent) || self.unclear.contains(dependent.as_str())
-            };
-            let right = told.iter().all(may_be) && expected.iter().all(is_told);
-            (!right).then(|| {
-                format!("'{instance}' ends once {told:?} have, it is needed by {expected:?}")
-            })
-        })
+            });
+            let is_complete = expected.iter().all(|dependent| {
+                conditions.contains(dependent) || self.is_released(dependent, name, before, server)
+            });
+            if !is_right || !is_complete {
+                return Some(format!(
+                    "'{instance}' ends once {conditions:?} have, it is needed by {expected:?}"
+                ));
+            }
+        }
+        None
     }
 
-    /// Whether `dependent` goes on without needing `needed`, and whatever it was before does not
-    /// run again: its agent would be told at once that this is not waited for.
-    fn lets_go(&self, dependent: &str, needed: &str, before: &Before, server: &ServerLoop) -> bool {
+    /// The workloads that need `name` running: those in `effective`, and those that are not there any
+    /// more and still stop.
+    fn dependents(
+        &self,
+        name: &Name,
+        effective: &BTreeMap<Name, AddedWorkload>,
+        before: &Before,
+        server: &ServerLoop,
+    ) -> BTreeSet<String> {
+        let mut dependents = BTreeSet::new();
+        for (dependent, added) in effective {
+            if needed_running(&added.workload).contains(&**name) {
+                dependents.insert(dependent.to_string());
+            }
+        }
+        let mut ending = Vec::new();
+        for (instance, needed) in &self.stopping {
+            if needed.contains(&**name) {
+                ending.push(instance);
+            }
+        }
+        for added in before.effective.values() {
+            if needed_running(&added.workload).contains(&**name) {
+                ending.push(&added.instance);
+            }
+        }
+        for instance in ending {
+            let exists =
+                before.existing.contains(instance) && server.view().states.get(instance).is_some();
+            if exists && !effective.contains_key(&instance.workload) {
+                dependents.insert(instance.workload.to_string());
+            }
+        }
+        dependents
+    }
+
+    /// Returns whether `dependent` does not need `needed` any more, and its earlier instances do not
+    /// run again: the delete need not wait for it.
+    fn is_released(
+        &self,
+        dependent: &str,
+        needed: &str,
+        before: &Before,
+        server: &ServerLoop,
+    ) -> bool {
         let view = server.view();
-        let goes_on = |added: &AddedWorkload| !needed_running(&added.workload).contains(needed);
-        let was = before
-            .effective
-            .get(dependent)
-            .filter(|was| needed_running(&was.workload).contains(needed));
-        let stopping = self
-            .stopping
-            .iter()
-            .filter(|(old, needs)| &*old.workload == dependent && needs.contains(needed));
-        let mut olds = was
-            .map(|was| &was.instance)
-            .into_iter()
-            .chain(stopping.map(|(old, _)| old));
-        let stops = |state: &ExecutionState| {
-            let waits = state.phase == Phase::StoppingWaitingToStop || state.reason == Reason::Gone;
-            let stops = state.phase.is_stopping() && !waits;
-            stops || state.phase == Phase::AgentDisconnected
+        let Some(now) = view.effective.get(dependent) else {
+            return false;
         };
-        let is_old = |old: &InstanceName| {
-            view.effective
-                .get(dependent)
-                .is_none_or(|added| added.instance != *old)
-        };
-        view.effective.get(dependent).is_some_and(goes_on)
-            && olds.all(|old| !is_old(old) || view.states.get(old).is_none_or(stops))
+        if needed_running(&now.workload).contains(needed) {
+            return false;
+        }
+        let mut earlier = Vec::new();
+        if let Some(added) = before.effective.get(dependent)
+            && needed_running(&added.workload).contains(needed)
+        {
+            earlier.push(&added.instance);
+        }
+        for (instance, needs) in &self.stopping {
+            if *instance.workload == *dependent && needs.contains(needed) {
+                earlier.push(instance);
+            }
+        }
+        for instance in earlier {
+            if let Some(state) = view.states.get(instance)
+                && *instance != now.instance
+                && !is_stopping(state)
+            {
+                return false;
+            }
+        }
+        true
     }
 }
 
-/// What joins an earlier restart, since it runs and needs by now what is restarted. It is told to
-/// end once more: what needs it then is what is wanted after the update. What is a part of an open
-/// update never joins: it is restarted with that, which may have been asked for before and staged
-/// since, or with its rollback.
+/// Returns whether an instance stops and waits for nothing.
+fn is_stopping(state: &ExecutionState) -> bool {
+    if state.phase == Phase::StoppingWaitingToStop || state.reason == Reason::Gone {
+        return false;
+    }
+    state.phase.is_stopping() || state.phase == Phase::AgentDisconnected
+}
+
+/// The state that an update requests; `None` without one, or if it is refused.
+fn expected_state(
+    before: &Before,
+    update: Option<&UpdateState>,
+    server: &ServerLoop,
+) -> Option<DesiredState> {
+    let update = update?;
+    // An update with a restart may be refused for many reasons.
+    if !update.restart.is_empty() && *server.view().desired == before.desired {
+        return None;
+    }
+    let expected = after(&before.desired, update);
+    if has_cycle(&expected.workloads) {
+        return None;
+    }
+    if server.has_modes() && !modes::is_allowed(&expected) {
+        return None;
+    }
+    Some(expected)
+}
+
+/// The workloads that join an earlier restart, because they run and now need a restarted one. Each
+/// gets another delete, with the dependents after the update. A part of an open update never joins:
+/// it is restarted with that update, which may have been requested before and staged since, or with
+/// its rollback.
 fn joining(before: &Before, update: Option<&UpdateState>, server: &ServerLoop) -> BTreeSet<Name> {
-    if update.is_some_and(|update| !update.restart.is_empty()) {
+    if let Some(update) = update
+        && !update.restart.is_empty()
+    {
         return BTreeSet::new();
     }
-    let (mut joining, open) = (
-        &server.restarting() - &before.restarting,
-        names_of_open(server),
-    );
+    let open = names_of_open(server);
+    let mut joining = &server.restarting() - &before.restarting;
     joining.retain(|name| !before.open.contains(name) && !open.contains(name));
     joining
 }
 
-/// What agents are told is what is desired and in the mode, but for what is being staged or
-/// restarted: there are no templates here, and one simple hook.
+/// Returns the violation if the effective state is not the desired one in the mode, except for
+/// staged and restarted workloads: there are no templates here, and one simple hook.
 pub(crate) fn not_in_force(server: &ServerLoop) -> Option<String> {
     let view = server.view();
-    let (pending, restarting) = (pending(server), server.restarting());
-    let in_force = |name: &Name| {
-        let desired = view.desired.workloads.get(name);
-        let expected = desired
-            .map(|workload| modes::expected(view.desired, name, workload, server.has_modes()));
+    let pending = pending(server);
+    let restarting = server.restarting();
+    let desired = &view.desired.workloads;
+    for name in desired.keys().chain(view.effective.keys()) {
+        if pending.contains(name) {
+            continue;
+        }
         let is = view.effective.get(name);
-        let is_out =
-            restarting.contains(name) && is.is_none_or(|added| added.instance.agent.is_empty());
-        is == expected.as_ref() || pending.contains(name) || is_out
-    };
-    let all = view
-        .desired
-        .workloads
-        .keys()
-        .chain(view.effective.keys())
-        .all(in_force);
-    (!all).then(|| {
-        format!(
-            "desired is {:?}, in force is {:?}",
-            view.desired.workloads, view.effective
-        )
-    })
+        let is_unscheduled = match is {
+            Some(added) => added.instance.agent.is_empty(),
+            None => true,
+        };
+        if restarting.contains(name) && is_unscheduled {
+            continue;
+        }
+        let expected = match desired.get(name) {
+            Some(workload) => {
+                let has_modes = server.has_modes();
+                Some(modes::expected(view.desired, name, workload, has_modes))
+            }
+            None => None,
+        };
+        if is != expected.as_ref() {
+            let effective = view.effective;
+            return Some(format!("desired is {desired:?}, active is {effective:?}"));
+        }
+    }
+    None
 }
 
-/// Whether there is such a rule. Those of the simulation allow everything, or to read what they
-/// name word for word.
+/// Returns whether there is such a rule. The rules of the simulation allow everything, or reads of
+/// the masks that they name literally.
 fn allows(rules: &ControlInterfaceAccess, mask: &str, allowed: Operation) -> bool {
-    rules.allow_rules.iter().any(|rule| match rule {
-        AccessRule::State {
+    for rule in &rules.allow_rules {
+        if let AccessRule::State {
             operation,
             filter_masks,
-        } => *operation == allowed && filter_masks.iter().any(|it| it == mask),
-        AccessRule::Log { .. } => false,
-    })
+        } = rule
+            && *operation == allowed
+            && filter_masks.iter().any(|one| one == mask)
+        {
+            return true;
+        }
+    }
+    false
 }
 
 fn needed_running(workload: &Workload) -> BTreeSet<String> {
-    let running = workload
-        .dependencies
-        .iter()
-        .filter(|(_, condition)| **condition == AddCondition::Running);
-    running.map(|(name, _)| name.clone()).collect()
+    let mut names = BTreeSet::new();
+    for (name, condition) in &workload.dependencies {
+        if *condition == AddCondition::Running {
+            names.insert(name.clone());
+        }
+    }
+    names
 }
 
-/// The state that an update of the simulation asks for: its masks name whole workloads, or there
+/// The state that an update of the simulation requests: its masks name whole workloads, or there
 /// are none.
 fn after(desired: &DesiredState, update: &UpdateState) -> DesiredState {
     let Some(Ok(tree)) = &update.new_state else {
@@ -508,49 +558,38 @@ fn after(desired: &DesiredState, update: &UpdateState) -> DesiredState {
     if update.masks.is_empty() {
         return new;
     }
-    let mut wished = desired.clone();
+    let mut expected = desired.clone();
     for mask in &update.masks {
         if mask == modes::ITEM_MASK {
-            let item = new
-                .configs
-                .get(modes::ITEM)
-                .expect("clients delete no mode")
-                .clone();
-            wished.configs.insert(modes::ITEM.to_owned(), item);
+            let item = new.configs.get(modes::ITEM);
+            let item = item.expect("clients delete no mode").clone();
+            expected.configs.insert(modes::ITEM.to_owned(), item);
             continue;
         }
-        let name: Name = mask
-            .strip_prefix("desiredState.workloads.")
-            .expect("masks name workloads")
-            .into();
+        let name = mask.strip_prefix("desiredState.workloads.");
+        let name: Name = name.expect("masks name workloads").into();
         match new.workloads.get(&name) {
-            Some(workload) => _ = wished.workloads.insert(name, workload.clone()),
-            None => _ = wished.workloads.remove(&name),
+            Some(workload) => _ = expected.workloads.insert(name, workload.clone()),
+            None => _ = expected.workloads.remove(&name),
         }
     }
-    wished
+    expected
 }
 
-/// Takes away who needs nobody that is left, as long as there is any.
+/// Returns whether workloads need each other: removes those that need none of the others, until
+/// there are no more of them.
 fn has_cycle<W: AsRef<Workload>>(workloads: &BTreeMap<Name, W>) -> bool {
-    let mut left: BTreeMap<&str, &Workload> = workloads
-        .iter()
-        .map(|(name, it)| (&**name, it.as_ref()))
-        .collect();
+    let mut left: BTreeSet<&str> = workloads.keys().map(|name| &**name).collect();
     loop {
-        let free = |workload: &Workload| {
-            !workload
-                .dependencies
-                .keys()
-                .any(|needed| left.contains_key(needed.as_str()))
-        };
-        let found = left
-            .iter()
-            .find(|(_, workload)| free(workload))
-            .map(|(name, _)| *name);
-        match found {
-            Some(name) => _ = left.remove(name),
-            None => return !left.is_empty(),
+        let before = left.len();
+        for (name, workload) in workloads {
+            let mut needs = workload.as_ref().dependencies.keys();
+            if !needs.any(|needed| left.contains(needed.as_str())) {
+                left.remove(&**name);
+            }
+        }
+        if left.len() == before {
+            return !left.is_empty();
         }
     }
 }
@@ -645,8 +684,9 @@ mod tests {
             new_state: Some(Ok(tree(&new))),
             ..UpdateState::default()
         };
-        let judge =
-            |update: &UpdateState| Wishes::new(false).judge(&before, Some(update), &cluster.server);
+        let judge = |update: &UpdateState| {
+            ServerExpectations::new(false).check(&before, Some(update), &cluster.server)
+        };
         assert_eq!(judge(&update), None);
         update.restart.push("w".to_owned());
         assert!(
@@ -674,7 +714,7 @@ mod tests {
                 .each_ref()
                 .map(|instance| (instance, Phase::Running)),
         );
-        let (commander, mut wishes) = (cluster.commander(), Wishes::new(false));
+        let (commander, mut expectations) = (cluster.commander(), ServerExpectations::new(false));
         cluster.request(commander, restart("needed", None));
         let mut ask = |workloads: &[String]| {
             let (before, new) = (
@@ -686,7 +726,7 @@ mod tests {
                 new_state: Some(Ok(tree(&new))),
                 ..UpdateState::default()
             };
-            let judged = wishes.judge(&before, Some(&asked), &cluster.server);
+            let judged = expectations.check(&before, Some(&asked), &cluster.server);
             (judged, cluster.server.delete_conditions(&running[1]).len())
         };
         assert_eq!(
@@ -748,7 +788,7 @@ mod tests {
             ..UpdateState::default()
         };
         assert_eq!(
-            Wishes::new(true).judge(&before, Some(&update), &cluster.server),
+            ServerExpectations::new(true).check(&before, Some(&update), &cluster.server),
             None
         );
     }
@@ -784,7 +824,7 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(
-            Wishes::new(true).judge(&before, Some(&update), &cluster.server),
+            ServerExpectations::new(true).check(&before, Some(&update), &cluster.server),
             None
         );
     }
@@ -798,14 +838,17 @@ mod tests {
             let agent = cluster.agent("A");
             let [needed, user] = ["needed", "user"].map(|name| InstanceName::new(name, "x", "A"));
             cluster.report(agent, &[(&needed, Phase::Running), (&user, Phase::Running)]);
-            let (commander, mut wishes) = (cluster.commander(), Wishes::new(false));
-            let ask = |cluster: &mut Cluster, wishes: &mut Wishes, content: RequestContent| {
+            let (commander, mut expectations) =
+                (cluster.commander(), ServerExpectations::new(false));
+            let ask = |cluster: &mut Cluster,
+                       expectations: &mut ServerExpectations,
+                       content: RequestContent| {
                 let RequestContent::UpdateState(asked) = &content else {
                     panic!("{content:?}")
                 };
                 let (before, asked) = (Before::of(&cluster.server), asked.clone());
                 cluster.request(commander, content);
-                wishes.judge(
+                expectations.check(
                     &before,
                     Some(&asked).filter(|asked| asked.new_state.is_some()),
                     &cluster.server,
@@ -815,17 +858,23 @@ mod tests {
                 update(&format!("{{desiredState: {}}}", state(workloads)), &[])
             };
             let independent = [workload("needed", "x", ""), workload("user", "x", "")];
-            assert_eq!(ask(&mut cluster, &mut wishes, update(&independent)), None);
+            assert_eq!(
+                ask(&mut cluster, &mut expectations, update(&independent)),
+                None
+            );
             if is_restarted {
-                assert_eq!(ask(&mut cluster, &mut wishes, restart("user", None)), None);
+                assert_eq!(
+                    ask(&mut cluster, &mut expectations, restart("user", None)),
+                    None
+                );
                 if is_known {
-                    wishes.reported(&[WorkloadState::new(
+                    expectations.reported(&[WorkloadState::new(
                         user.clone(),
                         ExecutionState::plain(Phase::Removed),
                     )]);
                 }
                 cluster.report(agent, &[(&user, Phase::Removed)]);
-                wishes.forget_gone(&cluster.server);
+                expectations.forget_gone(&cluster.server);
                 assert_eq!(
                     cluster.phase(&user),
                     Some(Phase::PendingInitial),
@@ -834,10 +883,10 @@ mod tests {
                 cluster.report(agent, &[(&user, Phase::Running)]);
             }
             assert_eq!(
-                ask(&mut cluster, &mut wishes, update(&independent[..1])),
+                ask(&mut cluster, &mut expectations, update(&independent[..1])),
                 None
             );
-            let judged = ask(&mut cluster, &mut wishes, update(&[]));
+            let judged = ask(&mut cluster, &mut expectations, update(&[]));
             (cluster.server.delete_conditions(&needed).len(), judged)
         };
         assert_eq!(judged(true, true), (0, None));

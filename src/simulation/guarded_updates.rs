@@ -1,0 +1,525 @@
+//! Guarded updates from outside: the states to which a rollback leads, computed here once more, and
+//! agents that report the progress of staged instances.
+//!
+//! Thread: the one of the test.
+
+use super::life::RUNTIMES;
+use super::modes;
+use super::server_expectations::Before;
+use ankaios_fakes::manual_clock::ManualClock;
+use ankaios_model::complete_state::Rendering;
+use ankaios_model::guarded_update::{AGENT_PREFIX, UpdatePhase};
+use ankaios_model::messages::{AddedWorkload, PreparedInstance, UpdateState};
+use ankaios_model::names::{InstanceName, Name};
+use ankaios_model::node::Node;
+use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::workload::Workload;
+use ankaios_platform::clock::Clock;
+use ankaios_server::ServerLoop;
+use ankaios_server::inspection::SeenUpdate;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The guarded updates of a cluster.
+#[derive(Default)]
+pub(crate) struct GuardedUpdates {
+    updates: BTreeMap<u64, SeenUpdate>,
+    /// Each workload of an open update before the first of the updates that it is a part of.
+    ways_back: BTreeMap<Name, Option<Arc<Workload>>>,
+    /// The workloads of each update after it.
+    after: BTreeMap<u64, BTreeMap<Name, Option<Arc<Workload>>>>,
+    /// Agents that prepare nothing, where conditions mean nothing.
+    foreign: BTreeSet<Name>,
+    /// Instances whose conditions were met in the last reports of their agents, on their present
+    /// connections.
+    permitted: BTreeSet<InstanceName>,
+}
+
+impl GuardedUpdates {
+    /// Has no updates yet; these agents prepare nothing.
+    pub(crate) fn new(foreign: BTreeSet<Name>) -> Self {
+        Self {
+            foreign,
+            ..Self::default()
+        }
+    }
+
+    /// Takes the reports of agents to the server.
+    pub(crate) fn reported(&mut self, reports: &[PreparedInstance]) {
+        for report in reports {
+            let is_ended = report.level.is_some() || report.is_final;
+            if is_ended && report.unmet.is_none() {
+                self.permitted.insert(report.instance.clone());
+            } else {
+                self.permitted.remove(&report.instance);
+            }
+        }
+    }
+
+    /// Takes the end of an agent's connection, or the begin of another one: its reports do not apply
+    /// any more.
+    pub(crate) fn disconnected(&mut self, agent: &Name) {
+        self.permitted.retain(|instance| instance.agent != *agent);
+    }
+
+    /// Takes another server, which has read the stored state.
+    pub(crate) fn restarted(&mut self, server: &ServerLoop) {
+        self.permitted.clear();
+        self.updates = server.seen_updates();
+        self.ways_back.clear();
+        for update in self.updates.values() {
+            if update.phase.is_open() {
+                self.ways_back.extend(update.ways_back.clone());
+            }
+        }
+    }
+
+    /// Returns the violation after an event, which was a request for an update or not.
+    pub(crate) fn check(
+        &mut self,
+        before: &Before,
+        is_request: bool,
+        server: &ServerLoop,
+    ) -> Option<String> {
+        let now = server.seen_updates();
+        let earlier = std::mem::replace(&mut self.updates, now.clone());
+        let newest = earlier.keys().last().copied().unwrap_or_default();
+        for (number, update) in &now {
+            // First a new update.
+            if *number > newest {
+                if !is_request {
+                    return Some(format!(
+                        "update {number} of {:?} was not requested",
+                        update.names
+                    ));
+                }
+                self.note_new(*number, update, before, server);
+            }
+            // Then an update that was rolled back.
+            let earlier = earlier.get(number);
+            let was_open = match earlier {
+                Some(earlier) => earlier.phase.is_open(),
+                None => true,
+            };
+            if update.phase == UpdatePhase::Undone && was_open {
+                let wrong = self.wrong_rollback(*number, update, server);
+                if wrong.is_some() {
+                    return wrong;
+                }
+            }
+            // Finally the changes of the effective state, which a switch of the mode explains.
+            let view = server.view();
+            if modes::mode(before.desired()) != modes::mode(view.desired) {
+                continue;
+            }
+            let changed = self.changed(update, before, server);
+            let is_switched = was_open && update.phase != UpdatePhase::Undone;
+            if is_switched && !changed.is_empty() {
+                for name in &update.names {
+                    let is_concerned = changed.contains(name) || update.pending.contains(name);
+                    if is_concerned && self.is_forbidden(name, server) {
+                        return Some(format!(
+                            "update {number} is switched although 'when' of '{name}' is not met"
+                        ));
+                    }
+                }
+            }
+            let Some(earlier) = earlier else {
+                continue;
+            };
+            for name in &update.pending {
+                if earlier.pending.contains(name) && changed.contains(name) {
+                    return Some(format!(
+                        "'{name}' has changed although update {number} is only being staged"
+                    ));
+                }
+            }
+        }
+        // Forget what no open update needs.
+        let mut open = BTreeSet::new();
+        for update in now.values() {
+            if update.phase.is_open() {
+                open.extend(update.names.clone());
+            }
+        }
+        self.ways_back.retain(|name, _| open.contains(name));
+        let pending = pending(server);
+        self.permitted
+            .retain(|instance| pending.contains(&instance.workload));
+        None
+    }
+
+    fn note_new(&mut self, number: u64, update: &SeenUpdate, before: &Before, server: &ServerLoop) {
+        let mut after = BTreeMap::new();
+        for name in &update.names {
+            let way_back = before.desired().workloads.get(name);
+            self.ways_back
+                .entry(name.clone())
+                .or_insert_with(|| way_back.cloned());
+            let now = server.view().desired.workloads.get(name);
+            after.insert(name.clone(), now.cloned());
+        }
+        self.after.insert(number, after);
+    }
+
+    /// The workload before the open updates that change it; `None` if there was none.
+    fn way_back(&self, name: &Name) -> Option<&Arc<Workload>> {
+        self.ways_back.get(name)?.as_ref()
+    }
+
+    fn wrong_rollback(
+        &self,
+        number: u64,
+        update: &SeenUpdate,
+        server: &ServerLoop,
+    ) -> Option<String> {
+        for name in &update.names {
+            let way_back = self.way_back(name);
+            let is = server.view().desired.workloads.get(name);
+            if way_back != is {
+                return Some(format!(
+                    "update {number} was undone: '{name}' was {way_back:?} and is {is:?}"
+                ));
+            }
+        }
+        None
+    }
+
+    /// The workloads of an update that have changed with the last event. Not those that come back
+    /// after a restart, nor dependents that are only restarted with the update.
+    fn changed(&self, update: &SeenUpdate, before: &Before, server: &ServerLoop) -> BTreeSet<Name> {
+        let view = server.view();
+        let restarting = server.restarting();
+        let mut changed = BTreeSet::new();
+        for name in update.names.iter().chain(&update.pending) {
+            let is_same = before.effective().get(name) == view.effective.get(name);
+            if is_same || before.restarting().contains(name) {
+                continue;
+            }
+            let way_back = self.way_back(name);
+            let is_only_restarted = restarting.contains(name)
+                && way_back.is_some()
+                && way_back == view.desired.workloads.get(name);
+            if !is_only_restarted {
+                changed.insert(name.clone());
+            }
+        }
+        changed
+    }
+
+    /// The update that a rollback requests; `None` if it must be refused, because a workload is not
+    /// as the update left it.
+    pub(crate) fn rollback_of(&self, number: u64, server: &ServerLoop) -> Option<UpdateState> {
+        let update = self.updates.get(&number)?;
+        let after = self.after.get(&number)?;
+        let ways_back = if update.phase.is_open() {
+            &self.ways_back
+        } else {
+            &update.ways_back
+        };
+        let mut expected = server.view().desired.clone();
+        let mut masks = Vec::new();
+        for name in &update.names {
+            if expected.workloads.get(name) != after.get(name)?.as_ref() {
+                return None;
+            }
+            match ways_back.get(name)? {
+                Some(before) => _ = expected.workloads.insert(name.clone(), before.clone()),
+                None => _ = expected.workloads.remove(name),
+            }
+            masks.push(format!("desiredState.workloads.{name}"));
+        }
+        if masks.is_empty() {
+            return None;
+        }
+        let tree = Node::map([("desiredState", expected.node(Rendering::Sparse))]);
+        Some(UpdateState {
+            new_state: Some(Ok(tree)),
+            masks,
+            ..Default::default()
+        })
+    }
+
+    /// Returns whether the new version of a workload has a condition `when` that its agent has not
+    /// reported as met. An agent that was never connected may be one that prepares.
+    fn is_forbidden(&self, name: &Name, server: &ServerLoop) -> bool {
+        let Some(workload) = server.view().desired.workloads.get(name) else {
+            return false;
+        };
+        let instance = modes::own_instance(name, workload, server.has_modes());
+        if instance.agent.is_empty() || self.foreign.contains(&instance.agent) {
+            return false;
+        }
+        // Other runtimes have no block.
+        let has_condition =
+            RUNTIMES.contains(&&*workload.runtime) && workload.runtime_config.contains(" when: ");
+        has_condition && !self.permitted.contains(&instance)
+    }
+
+    /// Lines for a trace about the updates that the last event has changed.
+    pub(crate) fn news(&self, before: &BTreeMap<u64, SeenUpdate>) -> Vec<String> {
+        let mut lines = trace_lines(&self.updates);
+        let before = trace_lines(before);
+        lines.retain(|line| !before.contains(line));
+        lines
+    }
+
+    pub(crate) fn updates(&self) -> &BTreeMap<u64, SeenUpdate> {
+        &self.updates
+    }
+
+    /// Returns the violation if an open update waits for more than agents that are not connected.
+    pub(crate) fn unfinished(&self, server: &ServerLoop) -> Option<String> {
+        for (number, update) in server.seen_updates() {
+            let SeenUpdate {
+                phase, waits_for, ..
+            } = update;
+            let mut agents = waits_for.iter();
+            let waits_for_agents =
+                !waits_for.is_empty() && agents.all(|awaited| awaited.starts_with(AGENT_PREFIX));
+            if phase.is_open() && !waits_for_agents {
+                return Some(format!(
+                    "update {number} is {phase} and waits for {waits_for:?}"
+                ));
+            }
+        }
+        None
+    }
+}
+
+fn trace_lines(updates: &BTreeMap<u64, SeenUpdate>) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (number, update) in updates {
+        let SeenUpdate {
+            phase,
+            names,
+            pending,
+            ..
+        } = update;
+        lines.push(format!(
+            "update {number} is {phase}: {names:?}, of which {pending:?} waits"
+        ));
+    }
+    lines
+}
+
+/// Workloads whose new version is not active yet.
+pub(crate) fn pending(server: &ServerLoop) -> BTreeSet<Name> {
+    let mut pending = BTreeSet::new();
+    for update in server.seen_updates().into_values() {
+        pending.extend(update.pending);
+    }
+    pending
+}
+
+/// The reports of an agent about instances that it stages. Nothing is prepared here: each switch
+/// takes the usual way.
+pub(crate) struct StagingReports {
+    clock: ManualClock,
+    random: fastrand::Rng,
+    /// By their times.
+    reports: VecDeque<(Instant, PreparedInstance)>,
+    listed: Vec<AddedWorkload>,
+}
+
+/// Longest time until something about an instance changes, in milliseconds.
+const STEP_MS: u64 = 8_000;
+
+impl StagingReports {
+    pub(crate) fn new(clock: &ManualClock, seed: u64) -> Self {
+        Self {
+            clock: clock.clone(),
+            random: fastrand::Rng::with_seed(seed),
+            reports: VecDeque::new(),
+            listed: Vec::new(),
+        }
+    }
+
+    /// Takes the begin of another connection, or the end of the agent.
+    pub(crate) fn reset(&mut self) {
+        self.reports.clear();
+        self.listed.clear();
+    }
+
+    /// Takes the list of all staged instances.
+    pub(crate) fn list(&mut self, list: &[AddedWorkload]) {
+        let known = std::mem::replace(&mut self.listed, list.to_vec());
+        self.reports.retain(|(_, report)| {
+            let mut list = list.iter();
+            list.any(|added| added.instance == report.instance && known.contains(added))
+        });
+        for added in list {
+            if !known.contains(added) {
+                self.plan_reports(&added.instance);
+            }
+        }
+        self.reports.make_contiguous().sort_by_key(|(at, _)| *at);
+    }
+
+    /// Plans the reports of an instance: some tries fail, then it is staged or never will be. A
+    /// condition may block it for a while.
+    fn plan_reports(&mut self, instance: &InstanceName) {
+        let mut at = self.clock.now();
+        let report = |level, tries, is_final, unmet: bool| PreparedInstance {
+            instance: instance.clone(),
+            level,
+            reason: (tries > 0).then(|| "no such image".to_owned()),
+            tries,
+            is_final,
+            unmet: unmet.then(|| "/sim/key does not exist".to_owned()),
+        };
+        let tries = [0, 0, 1, 3][self.random.usize(..4)];
+        let mut reports = Vec::new();
+        for number in 1..=tries {
+            reports.push(report(None, number, false, false));
+        }
+        if self.random.u8(0..4) == 0 {
+            reports.push(report(Some(PrepareLevel::Create), 0, false, true));
+        }
+        let is_final = self.random.u8(0..6) == 0;
+        reports.push(if is_final {
+            report(None, tries + 1, true, false)
+        } else {
+            report(Some(PrepareLevel::Create), 0, false, false)
+        });
+        for report in reports {
+            at += Duration::from_millis(self.random.u64(1..STEP_MS));
+            self.reports.push_back((at, report));
+        }
+    }
+
+    /// The time of the next report.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let (at, _) = self.reports.front()?;
+        Some(*at)
+    }
+
+    /// Takes the next report.
+    pub(crate) fn next(&mut self) -> Option<PreparedInstance> {
+        let (_, report) = self.reports.pop_front()?;
+        Some(report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::one_server::{Cluster, desired};
+    use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+    use ankaios_model::messages::ToServer;
+    use ankaios_wire::peer::PeerId;
+
+    const MANIFEST: &str = "{ apiVersion: v1, workloads: { w: { agent: A, runtime: podman, runtimeConfig: 'image: 1' } } }";
+
+    /// A server with its guarded updates.
+    struct Judged {
+        cluster: Cluster,
+        agent: PeerId,
+        guarded: GuardedUpdates,
+    }
+
+    impl Judged {
+        fn new() -> Self {
+            let mut cluster = Cluster::default();
+            cluster.server.start_with(desired(MANIFEST)).unwrap();
+            let agent = cluster.agent("A");
+            Self {
+                cluster,
+                agent,
+                guarded: GuardedUpdates::default(),
+            }
+        }
+
+        /// An update to this image, which `is_known` to have been asked for, or was not seen at
+        /// all.
+        fn update(&mut self, image: &str, is_known: Option<bool>) -> Option<String> {
+            let before = Before::of(&self.cluster.server);
+            let config =
+                format!("{{ image: {image}, lifecycle: {{ update: {{ onFailure: ROLLBACK }} }} }}");
+            let workload = format!("{{ agent: A, runtime: podman, runtimeConfig: '{config}' }}");
+            let state =
+                format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ w: {workload} }} }} }}");
+            self.cluster
+                .update(&state, &["desiredState.workloads.w"])
+                .unwrap();
+            self.guarded.check(&before, is_known?, &self.cluster.server)
+        }
+
+        fn fail(&mut self) -> Option<String> {
+            let before = Before::of(&self.cluster.server);
+            let instance = self.cluster.server.view().effective["w"].instance.clone();
+            let state = WorkloadState::new(
+                instance,
+                ExecutionState::plain(Phase::PendingStartingFailed),
+            );
+            self.cluster
+                .send(self.agent, ToServer::WorkloadStates(vec![state]));
+            self.guarded.check(&before, false, &self.cluster.server)
+        }
+    }
+
+    #[test]
+    fn an_update_that_leads_back_to_the_last_good_state_is_right() {
+        let mut judged = Judged::new();
+        assert_eq!(
+            (
+                judged.update("2", Some(true)),
+                judged.update("3", Some(true)),
+                judged.fail()
+            ),
+            (None, None, None)
+        );
+    }
+
+    /// As of a rollback that is evaluated, and so may be rolled back without end.
+    #[test]
+    fn an_update_that_nobody_asked_for_is_an_alarm() {
+        let wrong = Judged::new().update("2", Some(false));
+        assert!(wrong.is_some_and(|wrong| wrong.contains("was not requested")));
+    }
+
+    /// As of a move, which replaces nothing on its agent.
+    #[test]
+    fn update_switched_before_its_agent_is_ready_is_an_alarm() {
+        for (agent, is_wrong) in [("A", true), ("foreign", false)] {
+            let mut judged = Judged::new();
+            judged.guarded = GuardedUpdates::new(BTreeSet::from(["foreign".into()]));
+            let before = Before::of(&judged.cluster.server);
+            // Agent A does not prepare in truth, so the server requests nothing.
+            judged.cluster.agent("foreign");
+            let config = "{ image: 2, lifecycle: { update: { when: { pathExists: /key } } } }";
+            let workload =
+                format!("{{ agent: {agent}, runtime: podman, runtimeConfig: '{config}' }}");
+            let state =
+                format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ w: {workload} }} }} }}");
+            judged
+                .cluster
+                .update(&state, &["desiredState.workloads.w"])
+                .unwrap();
+            let wrong = judged.guarded.check(&before, true, &judged.cluster.server);
+            let expected = is_wrong
+                .then(|| "update 1 is switched although 'when' of 'w' is not met".to_owned());
+            assert_eq!(wrong, expected, "{agent}");
+        }
+    }
+
+    /// As of an update that forgets the way back of the one that it takes over.
+    #[test]
+    fn rollback_to_another_state_than_the_last_good_is_an_alarm() {
+        let mut judged = Judged::new();
+        assert_eq!(judged.update("2", Some(true)), None);
+        let way_back = judged.guarded.ways_back.get_mut("w").unwrap();
+        *way_back = judged
+            .cluster
+            .server
+            .view()
+            .desired
+            .workloads
+            .get("w")
+            .cloned();
+        assert_eq!(judged.update("3", Some(true)), None);
+        let wrong = judged.fail();
+        assert!(wrong.is_some_and(|wrong| wrong.starts_with("update 2 was undone: 'w' was Some")));
+    }
+}
