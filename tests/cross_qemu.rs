@@ -20,7 +20,7 @@ use support::process::{clean_command, is_alive, thread_names};
 use support::python::succeeded;
 use support::{Cluster, LIMIT, manifest, wait_until, workload};
 
-/// Runs a program of the other architecture; what it starts in turn is of this machine again.
+/// Runs a program of the other architecture; its own children are of this machine again.
 const QEMU: &str = "qemu-aarch64-static";
 /// `e_machine` of an ELF file for aarch64.
 const ELF_AARCH64: [u8; 2] = [0xb7, 0];

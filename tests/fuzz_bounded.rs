@@ -283,7 +283,7 @@ fn records_of_any_bytes_stop_no_agent() {
     run("records");
 }
 
-/// A target that is not everywhere would be run by nobody.
+/// A target that is not everywhere would never run.
 #[test]
 fn each_target_is_known_to_cargo_fuzz_and_to_its_script() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -447,13 +447,13 @@ impl Cluster {
                     }
                 }
                 node.expectations.after(&life.manager, &node.engine);
-                let said = life.take_events();
-                self.pass_on(index, said);
+                let events = life.take_events();
+                self.pass_on(index, events);
             }
             Part::Loop(task) => {
-                let (workload, said) = life.step_loop(task);
+                let (workload, events) = life.step_loop(task);
                 self.trace.line(|| format!("{}: wl:{workload}", node.name));
-                self.pass_on(index, said);
+                self.pass_on(index, events);
             }
             Part::Checker(index) => life.step_checker(index),
             Part::Probes => life.step_probes(),
@@ -461,10 +461,10 @@ impl Cluster {
     }
 
     /// Passes statuses of control loops on to the scheduler of their node.
-    fn pass_on(&mut self, index: usize, said: Vec<SchedulerEvent>) {
+    fn pass_on(&mut self, index: usize, events: Vec<SchedulerEvent>) {
         let node = &mut self.nodes[index];
         let Some(life) = &node.life else { return };
-        for event in said {
+        for event in events {
             // Now: the container may be another one when the scheduler comes to it.
             for report in node.expectations.reported(&event) {
                 let early = node

@@ -125,11 +125,12 @@ impl Disk {
 
 /// The numbers of guarded updates with their phases.
 fn phases(stored: &Stored) -> Vec<(u64, Option<Node>)> {
+    let Some(updates) = &stored.updates else {
+        return Vec::new();
+    };
     let mut phases = Vec::new();
-    for updates in &stored.updates {
-        for one in &updates.list {
-            phases.push((one.number, one.update.get("phase").cloned()));
-        }
+    for one in &updates.list {
+        phases.push((one.number, one.update.get("phase").cloned()));
     }
     phases
 }

@@ -96,7 +96,7 @@ fn agent_cpu(real: &Real) -> Duration {
     cpu_with_children(real.agent_pid())
 }
 
-/// Seconds of CPU that the agent and its children use in a minute from now on.
+/// Seconds of CPU that the agent and its children use in the next minute.
 fn cpu_of_a_minute(real: &Real) -> f64 {
     let before = agent_cpu(real);
     std::thread::sleep(Duration::from_secs(seconds()));
@@ -125,7 +125,7 @@ fn idle(real: &Real, workloads: usize, memory_of_peer: f64, cpu_of_peer: f64, ta
     delete(real, &file);
 }
 
-/// Seconds that so many `podman run` at once take.
+/// Seconds that this number of `podman run` at once takes.
 fn bare_podman(real: &Real) -> f64 {
     let begin = now();
     let mut children = Vec::new();

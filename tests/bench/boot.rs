@@ -34,7 +34,7 @@ enum Ready {
     AtOnce,
     /// A second after its start: it makes its file then.
     AfterASecond,
-    /// When somebody else makes its file.
+    /// The time at which another process creates its file.
     ByOthers,
 }
 
@@ -158,7 +158,7 @@ impl Boot {
         self.real.ank(&["--quiet", "--no-wait", "apply", file]);
     }
 
-    /// Waits until so many are prepared as far as the level says.
+    /// Waits until this number of workloads is prepared up to the level.
     fn wait_until_prepared(&self, level: &str, count: usize) {
         if level != "none" {
             let info = format!("prepared: {}", level.to_uppercase());

@@ -130,7 +130,7 @@ impl Commander {
     }
 }
 
-/// Is told of changed workload states.
+/// Receives changed workload states.
 pub struct Subscriber {
     events: Receiver<Instant>,
     _sender: ClientSender,
@@ -188,12 +188,12 @@ pub enum Reports {
     OneByOne,
 }
 
-/// A simulated agent: whatever it gets runs at once, and what it loses is gone at once.
+/// A simulated agent: its workloads run at once, and deleted ones are gone at once.
 pub struct Agent {
     sender: Arc<Mutex<ClientSender>>,
     hangup: Hangup,
     instances: Receiver<InstanceName>,
-    /// What it runs, and whether the last report said so.
+    /// Its workloads, and whether they are in the last report.
     pub workloads: Vec<(InstanceName, bool)>,
 }
 

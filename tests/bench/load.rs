@@ -28,7 +28,7 @@ const CHANGES: usize = 400;
 /// Longest wait for a cluster to be as it should.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// One curve: sizes, and what they cost in all.
+/// One curve: sizes and their whole costs.
 struct Curve {
     what: &'static str,
     unit: &'static str,
@@ -45,7 +45,7 @@ impl Curve {
     }
 
     /// Prints the curve; answers whether it is flat enough. `share` is what a single one may cost
-    /// by itself, below which growth is not told from noise.
+    /// by itself, below which growth cannot be distinguished from noise.
     #[allow(clippy::cast_precision_loss)] // Counts are small.
     fn print(&self, share: f64) -> bool {
         println!("{}", self.what);
@@ -186,7 +186,7 @@ fn workloads_of_server(programs: &Path) -> bool {
         };
         let fastest = (0..READS).map(|_| read_all()).min().unwrap_or_default();
         read.points.push((workloads, milliseconds(fastest)));
-        // Not by workload: what they are does not matter to one change.
+        // Not by workload: the others do not matter to one change.
         let subscriber = Subscriber::connect(&server);
         server.wait_until_idle();
         let (before, mut told) = (server.cpu(), Duration::ZERO);

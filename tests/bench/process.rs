@@ -1,4 +1,4 @@
-//! An `ank-server` as a process: start, what it used of CPU and memory, end.
+//! An `ank-server` as a process: start, CPU and memory, end.
 //!
 //! Thread: `main` of the bench. Owns: the process; it is killed on drop.
 
@@ -67,7 +67,7 @@ impl Server {
                 }
                 std::thread::sleep(Duration::from_micros(200));
             }
-            // Somebody else may have taken the port.
+            // Another process may have taken the port.
         }
         panic!("ank-server does not start");
     }
@@ -155,7 +155,7 @@ pub fn cpu_with_children(pid: u32) -> Duration {
     sum_of_ticks(pid, 4)
 }
 
-/// The sum of so many fields from the 14th on.
+/// The sum of this number of fields from the 14th on.
 fn sum_of_ticks(pid: u32, fields_count: usize) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process runs");
     let (_, fields) = stat.rsplit_once(')').expect("the name is in parentheses");

@@ -161,7 +161,7 @@ impl Real {
         end(self.agent.take());
     }
 
-    /// Ends both, and removes all containers and what they share.
+    /// Ends both, and removes all containers with their shared files.
     pub fn stop(&mut self) {
         self.stop_agent();
         end(self.server.take());

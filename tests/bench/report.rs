@@ -50,7 +50,7 @@ fn medians(text: &str) -> Vec<Row> {
     order
 }
 
-/// Ours beside what was measured of the peer at the same time, if it was.
+/// Our result beside that of the peer at the same time, if there is one.
 fn side_by_side(ours: &str, peer: Option<&str>) -> Vec<Row> {
     let mut rows = medians(ours);
     if let Some(peer) = peer {

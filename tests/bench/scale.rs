@@ -27,7 +27,7 @@ const CHANGES: u32 = 400;
 const CHANGES_APART: u32 = 150;
 /// Means of which the median counts, taken in turns so that other load meets both sizes.
 const ROUNDS: usize = 7;
-/// Pause after each change in the part where each is told to all agents in a message of its own.
+/// Pause after each change in the part where each is sent to all agents in a message of its own.
 const APART: Duration = Duration::from_millis(25);
 /// The server gives memory of bursts back within this time.
 pub const SETTLE: Duration = Duration::from_secs(4);

@@ -11,7 +11,7 @@ enum Promise {
     None,
     /// At most `share` of what Eclipse Ankaios needs.
     OfPeer { peer: f64, share: f64 },
-    /// At most `share`, if there is one, of what was measured beside it in the same run.
+    /// At most `share`, if there is one, of the result beside it in the same run.
     Beside { base: f64, share: Option<f64> },
     /// A count that is so large at most.
     AtMost { most: f64 },

@@ -21,7 +21,7 @@ use super::settings::{is_foreign, rounds};
 use super::table::Table;
 use crate::support::wait_until;
 
-/// Between the removal of an old container and what is measured next.
+/// Pause between the removal of an old container and the next measurement.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// What bare podman does to replace a container.

@@ -239,7 +239,7 @@ fn settings_are_valid_as_shipped_and_with_all_comments_in_use() {
             .output()
             .expect("it runs");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        // Nobody listens there, but the settings were understood.
+        // No server listens there, but the settings were understood.
         assert!(
             said.contains("/run/ankaios/ank.sock") && !said.contains("warning"),
             "{said}"
@@ -521,7 +521,7 @@ fn packages_make_the_folder_of_certificates_and_purge_it() {
         fs::create_dir_all(&settings).expect("own folder is writable");
         maintainer_script(package, "postinst", "configure", root.path());
         assert_eq!(mode(&certs), 0o755, "{package}");
-        // A mode that somebody has chosen stays.
+        // A mode that an administrator has chosen stays.
         fs::set_permissions(&certs, fs::Permissions::from_mode(0o750)).expect("own folder");
         maintainer_script(package, "postinst", "configure", root.path());
         assert_eq!(mode(&certs), 0o750, "{package}");
@@ -605,7 +605,7 @@ fn install_sh(image: &Path, arguments: &[&str]) -> std::process::Output {
     command.args(arguments).output().expect("there is a shell")
 }
 
-/// Answers what it printed.
+/// Returns its output.
 fn install(image: &Path, arguments: &[&str]) -> String {
     let output = install_sh(image, arguments);
     assert!(output.status.success(), "{output:?}");
@@ -806,7 +806,7 @@ fn install_sh_without_an_init_system_says_what_it_left_out() {
             .iter()
             .any(|file| file.contains("service") || file.contains("init.d"))
     );
-    // Nobody asked for a service.
+    // No service was requested.
     for arguments in [["--init", "none"], ["-t", "none"], ["-t", "cli"]] {
         let output = install_sh(scratch::folder("image").path(), &arguments);
         assert!(

@@ -67,7 +67,7 @@ impl Repository {
     }
 }
 
-/// `program` without the settings and the repository that whoever runs the tests has.
+/// `program` without the settings and the repository of the user who runs the tests.
 fn without_settings(program: &str) -> Command {
     let mut command = Command::new(program);
     command
@@ -253,7 +253,7 @@ fn merge_commit_is_refused() {
     );
 }
 
-/// The settings of who runs the script do not change what it reads.
+/// The settings of the user do not change the input of the script.
 #[test]
 fn history_is_read_whatever_git_is_set_to_show() {
     let repository = Repository::new();

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 /// Where the scripts come from.
 const FILES: &str = "cross/package";
 
-/// One script with folders of its own; ends what it has started.
+/// One script with folders of its own; ends its daemon.
 struct Script {
     folder: TempDir,
     service: &'static str,
@@ -81,7 +81,7 @@ impl Script {
         command
     }
 
-    /// Runs the script; answers its exit code and what it printed.
+    /// Runs the script. Returns its exit code and its output.
     fn run(&self, verb: &str) -> (Option<i32>, String) {
         Self::end_of(self.command(verb))
     }
@@ -154,7 +154,7 @@ fn init_scripts_start_once_restart_and_stop() {
             first,
             "a second start leaves the first program alone"
         );
-        // What it logs has come to the file and not to where a daemon's output goes otherwise.
+        // Its log is in the file, and not in the usual place of a daemon's output.
         wait_until("it logs", || script.log().contains("INFO"));
 
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The recipes that take minutes look at what was asked for before they compile anything.
+//! The recipes that take minutes check their arguments before they compile anything.
 //!
 //! Thread: the test's. Owns: one scratch folder per test. In place of cargo stands a program that
 //! fails without a word.
@@ -257,7 +257,7 @@ fn shell(script: &str) -> (Option<i32>, String) {
     )
 }
 
-/// What was unpacked from a tarball is no git repository.
+/// An unpacked tarball is no git repository.
 #[test]
 fn tags_are_compared_in_sources_without_a_repository() {
     let folder = scratch::folder("tags");

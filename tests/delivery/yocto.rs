@@ -79,7 +79,7 @@ fn metadata() -> &'static serde_json::Value {
     METADATA.get_or_init(|| {
         let mut command = Command::new(env!("CARGO"));
         command.args(["metadata", "--format-version", "1", "--locked", "--offline"]);
-        // Other systems' packages are locked, but nobody has fetched them.
+        // Other systems' packages are locked, but were not fetched.
         command.args(["--filter-platform", "x86_64-unknown-linux-gnu"]);
         serde_json::from_str(&run("cargo metadata", &mut command)).expect("JSON")
     })

@@ -214,7 +214,7 @@ pub fn live(store: &Store, id: &str) -> ! {
     let order = store
         .path("finish")
         .join(container.workload().unwrap_or_default());
-    // A thousand containers that look a hundred times a second would be what is measured.
+    // A thousand containers that look a hundred times a second would change the measurement.
     let tick = env::var("FAKE_ENGINE_ORDER_TICK")
         .ok()
         .and_then(|text| milliseconds(&text))
@@ -301,7 +301,7 @@ fn runs(store: &Store, id: &str) -> bool {
         .is_some_and(|container| container.is_active())
 }
 
-/// Its number may have been given to somebody else since it ended, to a thread of the agent for
+/// Its number may have been given to another task since it ended, to a thread of the agent for
 /// example, and its monitor has had no turn to record the end.
 fn signal(container: &Container, signal: Signal) -> bool {
     let Some(pid) = i32::try_from(container.pid).ok().and_then(Pid::from_raw) else {

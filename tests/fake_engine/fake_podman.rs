@@ -11,7 +11,7 @@
 //! Gives: stdout, stderr, exit code and a line per start and end in `calls.log`.
 
 #![allow(unreachable_pub)]
-// Its files offer each other what they have, and nobody else.
+// Its files use each other, and nothing else uses them.
 
 // A program of its own, outside of the rules for our programs.
 #![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)]

@@ -14,7 +14,7 @@ use crate::container::{self, Behaviour};
 use crate::store::{Pod, Store};
 use crate::{Answer, ENGINE_ERROR};
 
-/// What is asked for of a pod: its name and the images of its containers.
+/// The requested parts of a pod: its name and the images of its containers.
 struct Wanted {
     name: String,
     images: Vec<String>,
@@ -74,7 +74,7 @@ pub fn play(store: &Store, manifest: &str, only_create: bool) -> Answer {
     Answer::ok(stdout)
 }
 
-/// Refuses as soon as a pod is missing, and kills what runs at once, as podman 4.3 does.
+/// Refuses as soon as a pod is missing, and kills running containers at once, as podman 4.3 does.
 pub fn down(store: &Store, manifest: &str) -> Answer {
     for Wanted { name, .. } in wanted(manifest) {
         let Some(pod) = store.pods().into_iter().find(|pod| pod.name == name) else {

@@ -1,4 +1,4 @@
-//! The faults a test orders: rules in `script.json`, read anew by every command.
+//! The faults a test orders: rules in `script.json`, read again by every command.
 //!
 //! Thread: `main`. Owns: the counters in `rule_uses.json`. Takes: `script.json`. Gives: the rule
 //! for one command.
@@ -29,7 +29,7 @@ pub struct Rule {
     pub stderr: Option<String>,
     stdout_bytes: u64,
     stderr_bytes: u64,
-    /// Of these bytes every so many are a line; 0 means no line end at all.
+    /// Length of a line of these bytes; 0 means no line end at all.
     line_bytes: usize,
     /// Do the command as well, before answering what the rule says.
     pub perform: bool,
@@ -148,7 +148,7 @@ pub fn wait_as_told(store: &Store, rule: &Rule) {
     }
 }
 
-/// Writes the ordered number of bytes to stdout and stderr, or until nobody reads any more.
+/// Writes the ordered number of bytes to stdout and stderr, or until its reader has ended.
 pub fn flood(rule: &Rule) {
     let mut block = [b'x'; 8192];
     if rule.line_bytes > 0 {

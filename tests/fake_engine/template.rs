@@ -23,7 +23,7 @@ pub fn render(template: &str, data: &Value) -> Result<String, String> {
     Ok(text)
 }
 
-/// Parentheses, quoted texts and what is between blanks.
+/// Parentheses, quoted texts and words between blanks.
 fn words(expression: &str) -> Vec<String> {
     let mut words: Vec<String> = vec![String::new()];
     let mut quoted = false;

@@ -163,7 +163,7 @@ fn all_leaves(node: &Node) -> Leaves {
     found
 }
 
-/// What comes with a read although no mask selects it.
+/// A part of a read that no mask selects.
 fn is_partner(path: &[String]) -> bool {
     let keys: Vec<&str> = path.iter().map(String::as_str).collect();
     matches!(
@@ -372,7 +372,7 @@ impl Cluster {
         }
     }
 
-    /// A read with masks is what they select of everything, unless too many of them overlap.
+    /// A read with masks is their selection of the whole state, unless too many of them overlap.
     fn check_read(&mut self, masks: &[String]) {
         if masks.is_empty() {
             return;

@@ -167,7 +167,7 @@ fn manifest_that_breaks_the_schema() {
     assert_eq!(cluster.workloads(), []);
 }
 
-/// A manifest of somebody else could change what the terminal shows, its title or the clipboard.
+/// A foreign manifest could change the text of the terminal, its title or the clipboard.
 #[test]
 fn escape_sequences_in_manifests_reached_the_terminal() {
     let cluster = Cluster::start(&[]);

@@ -12,7 +12,7 @@ struct Bad {
     what: &'static str,
     image: &'static str,
     restart: &'static str,
-    /// Of the `lifecycle:` block, besides `update`.
+    /// The parts of the `lifecycle:` block except `update`.
     lifecycle: &'static str,
     /// The levels at which staging finds it.
     found_by: &'static [&'static str],
@@ -183,7 +183,7 @@ fn all_end_as_before(runtime: &str, rows: &[Bad]) {
                 // Nothing is left of the new one.
                 (cluster.engine.containers().len() == containers.len()).then_some(())
             });
-            // What was never started proves nothing, and may work the next time.
+            // A container that was never started proves nothing, and may work the next time.
             let again = cluster.ank_with_input(&["--no-wait", "apply", "-"], &update);
             let is_refused = again.stderr.contains(&format!(
                 "it is the same as update {key}, which was rolled back"

@@ -23,7 +23,7 @@ const WATCHED: Duration = Duration::from_secs(2);
 const WARM_UP: usize = 3;
 /// gRPC makes a few descriptors when they are first needed and keeps them.
 const FILES_MORE: usize = 2;
-/// What may be more at the end than at the begin; allocators take pages as threads happen to meet.
+/// Allowed growth from the begin to the end; allocators take pages as threads happen to meet.
 const GROWTH_MAX_KIB: f64 = 4.0 * 1024.0;
 /// Wake-ups per second of an idle program may differ by this factor and this number: others use the
 /// machine as well.
@@ -102,7 +102,7 @@ struct Memory {
     /// With the pages of the program's own file that happen to be mapped: they come with use and
     /// are given back after it.
     rss_kib: f64,
-    /// What it has allocated: what can leak.
+    /// Its allocated memory, which can leak.
     own_kib: f64,
 }
 

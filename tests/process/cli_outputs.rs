@@ -1,6 +1,6 @@
 //! What `ank` prints, byte for byte: help, tables and graphs at 80 and 200 columns, in a terminal
 //! and in a pipe; shell completion. The expected texts are in `tests/golden/`;
-//! ANKAIOS_WRITE_GOLDEN=1 writes them anew, to be looked at before they are committed.
+//! ANKAIOS_WRITE_GOLDEN=1 writes them again, to be looked at before they are committed.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 

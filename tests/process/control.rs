@@ -34,7 +34,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 const WEB: &str = "web";
-/// After so long without an answer something is said again; far longer than any answer takes.
+/// After this time without an answer a request is sent again; far longer than any answer takes.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// A server that says nothing.
@@ -758,7 +758,7 @@ fn a_workload_that_does_not_read_its_events_costs_only_its_own() {
     let mut good = client(&cluster);
     let mut lazy = ControlClient::connect(&folder(&cluster, "agent_A", "lazy"));
     lazy.request("e", read(&[], true));
-    // Each answer is some kilobytes; nobody reads 4,000 of them.
+    // Each answer is some kilobytes; 4,000 of them are not read.
     for number in 0..4_000 {
         lazy.request(&format!("r{number}"), read(&[], false));
         if number % 500 == 0 {

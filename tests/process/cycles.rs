@@ -12,7 +12,7 @@ use crate::support::{Cluster, LIMIT, manifest, poll, workload};
 /// Rounds of each run of the tests: a thousand cycles.
 const ROUNDS: u64 = 20;
 const WORKLOADS: usize = 50;
-/// Rounds until allocators and thread stacks have what they need.
+/// Rounds until allocators and thread stacks stop growing.
 const WARM_UP: u64 = 2;
 /// Growth that is no leak: allocators take pages as threads happen to run at the same time. A leak
 /// of one thread's stack or one connection's buffers for each cycle would be far more.

@@ -17,7 +17,7 @@ use crate::support::{
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// What goes wrong with a call.
+/// A fault of a call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
     Hangs,
@@ -292,7 +292,7 @@ fn pods_are_not_played_before_existing_ones_are_listed() {
     }
 }
 
-/// Ends containers that are to be started again.
+/// Ends containers that will be started again.
 fn starts(runtime: &str) {
     const ROWS: [Row; 6] = [
         ("start", Hangs, STARTING, "Retry 1: No answer within 3s"),

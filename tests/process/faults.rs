@@ -214,7 +214,7 @@ fn a_connection_that_stalls_delivers_what_was_said_meanwhile() {
     cluster.wait_for_state("new", "Running(Ok)");
 }
 
-/// The agent is told nothing of the end: only its keepalive finds out (within half a minute).
+/// The agent gets no message of the end: only its keepalive notices it (within half a minute).
 #[test]
 fn a_half_open_connection_is_noticed_by_both_ends_and_replaced() {
     let (cluster, proxy) = Cluster::start_behind_proxy();

@@ -325,7 +325,7 @@ fn agent_with_few_descriptors_still_calls_its_engine() {
     assert!(cluster.agent("agent_A").is_running());
 }
 
-/// A group of processes that may have so many threads in all. Needs root and cgroups that can be
+/// A group of processes with a limit of threads in all. Needs root and cgroups that can be
 /// written.
 struct Threads {
     path: PathBuf,
@@ -362,7 +362,7 @@ impl Threads {
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        // What is left in it goes back to where it came from.
+        // Its remaining processes go back to their old group.
         let outside = self.path.parent().expect("it has one").join("cgroup.procs");
         for pid in fs::read_to_string(self.path.join("cgroup.procs"))
             .unwrap_or_default()
@@ -513,7 +513,7 @@ fn agent_with_a_silent_name_server_connects_later() {
         ],
     );
     cluster.agent_url = Some(format!("http://slow.example.test:{port}"));
-    // Told to end while it waits for the name.
+    // The signal to end comes while it waits for the name.
     cluster.start_agent("agent_A");
     wait_until("the agent asks for the name", || {
         names.asked.load(Ordering::SeqCst) > 0

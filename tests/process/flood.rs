@@ -212,7 +212,7 @@ fn workload_that_requests_and_never_reads_harms_no_other() {
 struct Answers {
     states: AtomicUsize,
     refused: AtomicUsize,
-    /// When the other workload has asked what is not answered yet, and its longest wait.
+    /// The time of the other workload's open request, and its longest wait.
     modest: Mutex<(Option<Instant>, Duration)>,
 }
 
@@ -320,7 +320,7 @@ fn agent_that_forwards_all_requests_costs_little() {
     assert!(modest_waited() < LIMIT, "{measured}");
 }
 
-/// Some agents report long texts of very many instances that nobody has asked for.
+/// Some agents report long texts of very many instances that are not desired.
 #[test]
 fn agents_that_report_unknown_workloads_cost_little() {
     let mut cluster = Cluster::start(&["agent_A"]);
@@ -449,7 +449,7 @@ fn largest_messages_of_all_agents_cost_the_memory_of_one() {
     let refused = || refusals.load(Ordering::Relaxed);
     let (web_waited, ank_waited) =
         ask_during_flood(&cluster, &mut web, || refused() >= LARGE_SENDERS);
-    // What is larger than what workloads send finds its turn as well.
+    // A request larger than those of workloads is served as well.
     cluster.apply(&manifest(&[workload("large", "run")
         .on("nobody")
         .tag(&"x".repeat(5 << 20))]));

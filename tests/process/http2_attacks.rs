@@ -412,7 +412,7 @@ fn call_with_a_wrong_binary_header_ends_only_itself() {
     }
 }
 
-/// What follows a header that is too large belongs to the table of HPACK all the same.
+/// The headers after one that is too large belong to the table of HPACK anyway.
 #[test]
 fn call_with_too_many_headers_keeps_the_table_of_its_connection() {
     let cluster = Cluster::start(&["agent_A"]);

@@ -21,7 +21,7 @@ use ankaios_lite::wire::client::Service;
 const MODES: &str = "mode_config = 'mode'";
 const ITEM: &str = "desiredState.configs.mode";
 
-/// A cluster of `agent_A` whose server has modes, and this configuration besides.
+/// A cluster of `agent_A` whose server has modes and this configuration.
 fn cluster(config: &str) -> Cluster {
     let mut cluster = Cluster::prepare();
     cluster.server_config = format!("{MODES}\n{config}");
@@ -151,7 +151,7 @@ fn ank_shows_modes_and_refuses_unknown_ones() {
         cluster.ank(&["get", "agents"]).code == 0
             && server_log(&cluster).contains("No workload names mode 'off'")
     });
-    // Nobody gets this part without the name of it.
+    // A read gets this part only by its name.
     for masks in [&[][..], &["*"], &["desiredState"]] {
         let arguments = [&["get", "state"][..], masks].concat();
         assert!(

@@ -339,7 +339,7 @@ fn a_server_killed_at_any_moment_starts_with_a_whole_state() {
         }
         let before = last_stored;
         if round % 4 == 3 {
-            // What was acknowledged and written is never lost again.
+            // An acknowledged and written state is never lost again.
             wait_until("the state is stored", || {
                 number_in(&stored(&cluster)) == acknowledged
             });

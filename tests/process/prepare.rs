@@ -38,7 +38,7 @@ fn waiting(name: &str) -> Workload {
     workload(name, "run").after("gate", "ADD_COND_RUNNING")
 }
 
-/// Waits until the workload is shown with this info, behind which `ank` puts what it waits for.
+/// Waits until the workload is shown with this info, behind which `ank` puts its conditions.
 fn wait_for_info(cluster: &Cluster, name: &str, info: &str) {
     cluster.wait_for_row(name, info, |row| {
         let shown = row
@@ -118,7 +118,7 @@ fn a_prepared_start_is_one_call_and_waiting_is_none() {
         match level {
             "none" => assert_eq!(images, 0),
             "image" => assert_eq!(images, 1),
-            // As long as an agent has not listed what there is, it gets the image only.
+            // Until an agent has listed the containers, it gets the image only.
             _ => assert!(images <= 1, "{level}: {images}"),
         }
         let states = recorder.states_until("web", "Running(Ok)");
@@ -262,7 +262,7 @@ fn each_reason_to_prepare_less_shows_in_the_calls() {
     ];
     let conditional = waiting("conditional").config(&precondition);
     let before: Vec<Workload> = rows.iter().map(|(workload, _)| workload.clone()).collect();
-    // Who comes first is initialised.
+    // The first one is initialised.
     cluster.apply(&manifest(&[gate(&cluster), waiting("first")]));
     wait_for_info(&cluster, "first", "prepared: INIT");
     cluster.apply(&manifest(
@@ -514,7 +514,7 @@ fn start_waits_only_for_its_own_preparation_step() {
     assert_eq!(calls(&cluster, "web"), ["create", "start"]);
 }
 
-/// What is read of a workload that has no container that was started.
+/// The reads of a workload without a started container.
 #[track_caller]
 fn assert_no_log(cluster: &Cluster, instance: &InstanceName) {
     let lines = LogClient::new(cluster).read_all(everything(instance));

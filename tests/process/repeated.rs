@@ -28,7 +28,7 @@ fn repeated_apply_of_failed_workload_ends_with_3() {
     let mut cluster = Cluster::prepare();
     cluster.agent_config = "retry_limit = 1".to_owned();
     cluster.start_all(&["agent_A"]);
-    // It never runs: what runs for a moment may be seen then, and is all that is waited for.
+    // It never runs: a container that runs for a moment may be seen, which would end the wait.
     cluster
         .engine
         .script(&serde_json::json!([{ "command": "run", "exit": 125, "stderr": "Error: no" }]));

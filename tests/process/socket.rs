@@ -155,7 +155,7 @@ fn unusable_socket_paths_are_errors_that_change_nothing() {
     );
 }
 
-/// Lets every user reach what is in the cluster's folder.
+/// Lets every user reach the files in the cluster's folder.
 fn open_to_all(cluster: &Cluster) {
     let set = |path: &Path, mode| {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("own files")
@@ -353,7 +353,7 @@ fn environment_ranks_between_config_files_and_options() {
             output.stderr
         );
     }
-    // Whoever names a context means its server.
+    // A context on the command line means its server.
     let output = ank(&[("ANK_SERVER_URL", &other)], &["--context", "car"]);
     let warning =
         format!("warn: the server is '{other}' of ANK_SERVER_URL, not '{url}' of context 'car'\n");

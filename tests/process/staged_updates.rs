@@ -39,7 +39,7 @@ fn changes(cluster: &Cluster, from: usize) -> Vec<String> {
         .collect()
 }
 
-/// What is shown of the instance that is to come.
+/// The shown state of the staged instance.
 fn wait_for_info(cluster: &Cluster, name: &str, info: &str) {
     cluster.wait_for(&format!("'{name}' shows '{info}'"), || {
         let mut rows = cluster.workloads().into_iter();

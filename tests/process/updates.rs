@@ -118,7 +118,7 @@ fn failed_update_ends_with_5_and_is_refused_unless_forced() {
                    hint: nothing was changed; 'ank apply --force' tries it again\n";
     assert_ended(&apply(&cluster, &[], &bad), 8, refused);
     assert_ended(&apply(&cluster, &["--force"], &bad), 5, &undone(2));
-    // With '--rollback' it is the server that judges what it guards.
+    // With '--rollback' the server evaluates its guarded updates.
     assert_ended(
         &apply(&cluster, &["--force", "--rollback"], &bad),
         5,

@@ -91,7 +91,7 @@ fn server_refuses_a_yaml_bomb_within_its_memory() {
         "{}",
         output.stderr
     );
-    // What is just allowed is read.
+    // The largest allowed text is read.
     let config = format!(
         "image: run\nlifecycle: {{}}\nunknown: [{}]\n",
         "x, ".repeat(30_000)
@@ -137,7 +137,7 @@ fn agent_refuses_yaml_bombs_within_its_memory() {
         }
     };
     failed(&cluster);
-    // What is just allowed is read, by several control loops at the same time.
+    // The largest allowed text is read, by several control loops at the same time.
     let allowed = format!(
         "image: run\nunknown: [{}]\ncommandArgs: [{}]",
         "x, ".repeat(15_000),

@@ -60,9 +60,9 @@ pub struct Cluster {
     pub agent_env: Vec<(String, String)>,
     /// Further environment of servers started later.
     pub server_env: Vec<(String, String)>,
-    /// Lines for every `ank-agent.conf` written from now on, below `version`.
+    /// Lines for every `ank-agent.conf` written after this call, below `version`.
     pub agent_config: String,
-    /// Lines for every `ank-server.conf` written from now on, below `version`.
+    /// Lines for every `ank-server.conf` written after this call, below `version`.
     pub server_config: String,
     /// Folder with `ca.pem`, `<program>.pem` and `<program>-key.pem`; without it the programs run
     /// with `--insecure`.
@@ -82,7 +82,7 @@ impl Cluster {
     /// Folders and a fake engine; nothing runs yet.
     pub fn prepare() -> Self {
         let folder = scratch::folder("cluster");
-        // Of `ank` when it is not told another file.
+        // The default file of `ank`.
         let of_user = folder.path().join("home/.config/ankaios");
         for path in [
             &of_user,
@@ -154,7 +154,7 @@ impl Cluster {
         self.port = free_port();
     }
 
-    /// Lets `program`, when started later, be these words: a path, perhaps behind what runs it.
+    /// Lets `program`, when started later, be these words: a path, perhaps behind another program.
     pub fn set_program(&mut self, program: &str, words: &[&Path]) {
         self.programs.insert(
             program.to_owned(),
@@ -614,7 +614,7 @@ impl Drop for Cluster {
     }
 }
 
-/// A port that nobody listens on right now. Below the range from which the kernel takes ports for
+/// A port without a listener right now. Below the range from which the kernel takes ports for
 /// connections, and no two tests of a process get the same. Another process may take it, so the
 /// user of the port has to try again then.
 pub fn free_port() -> u16 {

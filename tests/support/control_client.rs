@@ -1,7 +1,7 @@
 //! The test as a workload: opens the FIFOs of a control interface on the host as the container
 //! would.
 //!
-//! Thread: the test's. Owns: both ends. Waits with a limit, never for ever.
+//! Thread: the test's. Owns: both ends. Waits with a limit.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};

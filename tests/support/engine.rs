@@ -167,7 +167,7 @@ impl FakeEngine {
         names
     }
 
-    /// Removes the ended container of `workload`, as somebody else does who cleans up.
+    /// Removes the ended container of `workload`, as a user does who cleans up.
     pub fn remove_ended(&self, workload: &str) {
         let (_, id) = self.only_container(workload);
         let mut command = Command::new(self.bin().join("podman"));
@@ -315,7 +315,7 @@ fn build_program(profile: &Path) {
         .parent()
         .expect("tests are in <target>/<profile>/deps");
     let mut build = Command::new(env!("CARGO"));
-    // What cargo tells its children about this package would make it build the dependencies anew.
+    // What cargo tells its children about this package would make it build the dependencies again.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if [

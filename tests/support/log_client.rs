@@ -1,4 +1,4 @@
-//! Asks the server for logs, as a commander does, and reads the answers only when it is told to.
+//! Asks the server for logs, as a commander does, and reads the answers only on request.
 //!
 //! Thread: the test's; once it reads, `log-client` reads the stream until the connection is closed,
 //! on drop.

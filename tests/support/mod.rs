@@ -42,7 +42,7 @@ pub const LIMIT: Duration = Duration::from_secs(180);
 /// Grain of polling for conditions.
 pub const GRAIN: Duration = Duration::from_millis(25);
 
-/// Says that a test is left out on this machine: to whoever reads the output, and in the last lines
+/// Says that a test is left out on this machine: in the output, and in the last lines
 /// of `./justw test`.
 ///
 /// # Panics
@@ -62,7 +62,7 @@ pub fn leave_out(what: &str, why: &str) {
     }
 }
 
-/// A number that whoever repeats a test by hand may set.
+/// A number that a user who repeats a test by hand may set.
 ///
 /// # Panics
 /// When it is something else.

@@ -16,11 +16,11 @@ const LOOK: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
 struct Switches {
-    /// Nothing passes, and nobody is told.
+    /// Nothing passes, without a notice.
     stalled: AtomicBool,
     /// Each piece that passes takes this long, in milliseconds.
     delay_ms: AtomicUsize,
-    /// So many bytes pass unchanged, then one is wrong, and again. 0: all are right.
+    /// This number of bytes passes unchanged, then one is wrong, and again. 0: all are right.
     corrupt_after: AtomicUsize,
     ended: AtomicBool,
     connections: Mutex<Vec<TcpStream>>,
@@ -48,7 +48,7 @@ impl Proxy {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// From now on nothing passes, until it does again. Connections stay open and new ones are
+    /// Stalls: nothing passes, until it does again. Connections stay open and new ones are
     /// taken.
     pub fn stall(&self, yes: bool) {
         self.switches.stalled.store(yes, Ordering::SeqCst);
@@ -61,7 +61,7 @@ impl Proxy {
         );
     }
 
-    /// From now on one byte of so many is wrong; 0 ends that.
+    /// Makes one byte of this number wrong; 0 ends that.
     pub fn corrupt(&self, one_of: usize) {
         self.switches.corrupt_after.store(one_of, Ordering::SeqCst);
     }
@@ -148,7 +148,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, switches: &Switches) {
                 }
             }
         }
-        // What was read before a stall began is stalled, too.
+        // Bytes that were read before a stall began are stalled, too.
         while switches.stalled.load(Ordering::SeqCst) && !switches.ended.load(Ordering::SeqCst) {
             std::thread::sleep(LOOK);
         }

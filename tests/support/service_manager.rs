@@ -66,7 +66,7 @@ impl ServiceManager {
             if message.contains(text) {
                 return;
             }
-            // Signs of life go on for ever.
+            // Signs of life continue without end.
             if message != "WATCHDOG=1" {
                 news.push(message);
             }
@@ -74,7 +74,7 @@ impl ServiceManager {
         panic!("waited {LIMIT:?} in vain for '{text}', only heard {news:?}");
     }
 
-    /// What has come and was not looked at.
+    /// Received messages that were not checked yet.
     pub fn waiting(&self) -> Vec<String> {
         self.socket.set_nonblocking(true).expect("it can be set");
         let messages = std::iter::from_fn(|| self.receive()).collect();

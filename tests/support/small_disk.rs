@@ -30,7 +30,7 @@ impl SmallDisk {
         })
     }
 
-    /// Fills what is left.
+    /// Fills the rest.
     pub fn fill(&self) {
         let mut size = 64 * 1024;
         while size > 0 {
@@ -65,7 +65,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: somebody may still be looking into it.
+        // Lazily: another process may still use it.
         let _ = Command::new("umount").arg("-l").arg(&self.path).output();
     }
 }

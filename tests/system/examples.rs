@@ -70,7 +70,7 @@ fn plain_lines<'l>(lines: impl Iterator<Item = &'l str>) -> Vec<String> {
     lines.map(plain).filter(|line| !line.is_empty()).collect()
 }
 
-/// Whether `printed` is what is shown, with any lines in place of `...`.
+/// Returns whether `printed` is the shown text, with any lines in place of `...`.
 fn is_shown(shown: &[String], printed: &[String]) -> bool {
     match shown.split_first() {
         None => printed.is_empty(),

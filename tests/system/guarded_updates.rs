@@ -7,7 +7,7 @@ use crate::store::{PATIENT, Podman};
 use crate::support::{Cluster, wait_until};
 use serde_json::Value;
 
-/// A workload that ends within a second when it is told to.
+/// A workload that ends within a second on SIGTERM.
 fn web(image: &str, options: &str, command: &str, policy: &str, lifecycle: &str) -> String {
     format!(
         "apiVersion: v1\nworkloads:\n  web:\n    agent: agent_A\n    runtime: podman\n    restartPolicy: {policy}\n    \

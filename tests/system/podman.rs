@@ -333,7 +333,7 @@ fn agent_killed_while_creating_leaves_one_container_each() {
             "apiVersion: v1\nworkloads:\n{}",
             workloads.collect::<String>()
         ));
-        // Whatever is there already, a create is under way.
+        // A create is under way, with or without a container yet.
         let pids = |cluster: &mut Cluster| children(cluster.agent("agent_A").pid());
         wait_until("podman creates", || {
             let is_create = |pid: &u32| {

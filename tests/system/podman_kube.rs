@@ -13,7 +13,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// What no event shows is to be seen soon.
+/// A change without an event will be seen soon.
 const SOON: &str = "listing_interval = 2";
 
 /// The documents of a Pod whose containers run these commands in a shell.

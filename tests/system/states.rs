@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use std::fs;
 use std::path::Path;
 
-/// What no event shows is to be seen soon.
+/// A change without an event will be seen soon.
 const SOON: &str = "listing_interval = 2";
 
 /// Takes twice as much memory again and again.
@@ -625,7 +625,7 @@ fn finished_workload_runs_again_after_a_boot_only() {
     }
 }
 
-/// Nobody waits before the log is read: the workload is still pending, or runs, or has ended.
+/// The log is read without a wait: the workload is still pending, or runs, or has ended.
 #[test]
 fn logs_right_after_an_apply_have_all_lines() {
     let podman = Podman::new();

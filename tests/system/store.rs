@@ -40,7 +40,7 @@ use crate::support::{Cluster, leave_out, listing, scratch, wait_until};
 /// Kind of folder that holds a store.
 const KIND: &str = "podman";
 
-/// What a shell runs to go on until it is told to end. It ends at once on SIGTERM, which a shell
+/// A command of a shell that continues until its end. It ends at once on SIGTERM, which a shell
 /// without a handler would not, being process 1.
 pub const PATIENT: &str = "trap 'exit 0' TERM; while true; do sleep 0.1; done";
 
@@ -70,7 +70,7 @@ pub struct Podman {
     network: Option<Network>,
 }
 
-/// A network that only what is started in it sees. Podman's name servers have one folder on a
+/// A network that only programs started in it see. Podman's name servers have one folder on a
 /// machine, where those of other networks would be found, so that is another one in there as well.
 struct Network {
     /// Keeps it.
@@ -100,7 +100,7 @@ impl Network {
             .then_some(network)
     }
 
-    /// What runs its arguments there.
+    /// The program that runs its arguments there.
     fn wrapper(&self) -> [String; 4] {
         [
             "nsenter",
@@ -255,7 +255,7 @@ impl Podman {
         });
     }
 
-    /// What a container wrote, both streams, or why that cannot be told.
+    /// The output of a container, both streams, or the error.
     pub fn logs(&self, id: &str) -> String {
         let output = Command::new("podman")
             .args(["logs", id])

@@ -1,4 +1,4 @@
-//! Fuzz target of cargo-fuzz; what it does stands in tests/fuzz/targets.rs.
+//! Fuzz target of cargo-fuzz; its function is in tests/fuzz/targets.rs.
 #![no_main]
 #![allow(dead_code)]
 

@@ -336,7 +336,7 @@ async fn logs(ankaios: &mut Ankaios, instance: &WorkloadInstanceName) {
         .await
         .expect("logs can be stopped");
 
-    // Without following the end is told.
+    // Without following, the end is reported.
     let tail = LogsRequest {
         workload_names: vec![instance.clone()],
         tail: 2,
@@ -383,7 +383,7 @@ async fn events(ankaios: &mut Ankaios) {
         .expect("events can be cancelled");
 }
 
-/// A workload with all that the SDK can give it; what it gets shows in its log.
+/// A workload with all that the SDK can give it; its log shows that.
 async fn files_rules_and_dependencies(ankaios: &mut Ankaios) {
     ankaios
         .add_config("greeting".to_owned(), serde_yaml::Value::from("hello"))
@@ -463,7 +463,7 @@ async fn files_rules_and_dependencies(ankaios: &mut Ankaios) {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    // The other ways to connect; each closes the pipes, and the next one says hello anew.
+    // The other ways to connect; each closes the pipes, and the next one sends its hello again.
     let mut ankaios = Ankaios::new().await.expect("the agent accepts us");
     ankaios.get_agents().await.expect("agents can be read");
     drop(ankaios);
