@@ -7,6 +7,7 @@ use ankaios_lite::model::complete_state::DesiredState;
 use ankaios_lite::model::limits::MESSAGE_MAX;
 use ankaios_lite::model::manifest::{Manifest, ManifestError};
 use ankaios_lite::model::version::SHOWN_VERSION;
+use ankaios_lite::model::yaml::{self, Origin};
 use ankaios_lite::platform::clock::SystemClock;
 use ankaios_lite::platform::limits::STOP_DEADLINE;
 use ankaios_lite::platform::logging::{self, fatal, with_causes};
@@ -338,18 +339,24 @@ fn read_manifest(path: &Path) -> Result<DesiredState, Failure> {
         .and_then(|file| read_limited(file, MESSAGE_MAX))
         .map_err(unreadable)?;
     let manifest = Manifest::parse_and_warn(&text, |key| log::warn!("{}: {key}", path.display()));
-    let manifest = manifest.map_err(|error| manifest_failed(path, &error))?;
+    let manifest = manifest.map_err(|error| manifest_failed(path, &text, &error))?;
     manifest
         .into_desired_state()
-        .map_err(|error| manifest_failed(path, &error))
+        .map_err(|error| manifest_failed(path, &text, &error))
 }
 
-fn manifest_failed(path: &Path, error: &ManifestError) -> Failure {
+/// The failure of a manifest with this text, with what to do about one that is no YAML.
+fn manifest_failed(path: &Path, text: &str, error: &ManifestError) -> Failure {
     let what = match error {
         ManifestError::Unreadable { .. } | ManifestError::TagShape { .. } => {
             "Invalid tags format in startup manifest"
         }
         ManifestError::Invalid { .. } => "Parsing start config failed with error",
     };
-    Failure(what, format!("'{}': {error}", path.display()))
+    let mut shown = format!("'{}': {error}", path.display());
+    if let Err(error) = yaml::read(text, Origin::Own) {
+        let hint = error.hint(text, "a manifest is one YAML or JSON document");
+        shown.push_str(&format!(". Hint: {hint}"));
+    }
+    Failure(what, shown)
 }

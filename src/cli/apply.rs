@@ -8,7 +8,7 @@ use super::args::{ManifestArguments, ModeChange, PruneArguments, ValidateArgumen
 use super::error::{CliError, ExitCode, Result, counted, meant_or};
 use super::output::Output;
 use super::session::Update;
-use super::set::{hint_of_unread, hint_of_unreadable};
+use super::set::hint_of_unread;
 use super::update::read_file;
 use ankaios_model::complete_state::{DesiredState, Rendering};
 use ankaios_model::cycles::{cycle_text, find_cycle};
@@ -240,7 +240,7 @@ fn duplicate(kind: &str, name: &str, first: Option<&String>, second: &String) ->
 
 /// Refuses an agent of the command line that no agent can have as its name: the manifests are
 /// right then. An empty one schedules nothing.
-fn check_agent(agent: Option<&str>) -> Result<()> {
+pub(crate) fn check_agent(agent: Option<&str>) -> Result<()> {
     let Some(agent) = agent else { return Ok(()) };
     if agent.is_empty() || is_name(agent) || agent.contains("{{") {
         return Ok(());
@@ -285,7 +285,7 @@ fn read_manifest(input: &Input, output: &mut Output) -> Result<(Manifest, Yaml)>
         Ok(read) => read.root,
         Err(error) => {
             let otherwise = "a manifest is one YAML or JSON document";
-            let hint = hint_of_unreadable(&input.text, &error, otherwise);
+            let hint = error.hint(&input.text, otherwise);
             return Err(invalid(input, &error.message, hint));
         }
     };

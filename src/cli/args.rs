@@ -859,7 +859,11 @@ impl Arguments {
     ) -> Result<Self, clap::Error> {
         let mut words: Vec<OsString> = words.into_iter().map(Into::into).collect();
         // `help` is no command with options of its own.
-        if words.len() == 3 && words[1] == "help" && (words[2] == "--help" || words[2] == "-h") {
+        if let [before @ .., word, option] = &words[..]
+            && word == "help"
+            && (option == "--help" || option == "-h")
+            && !before.iter().any(is_command)
+        {
             words.pop();
         }
         let words = with_tail(words);
@@ -946,6 +950,12 @@ fn with_tail(words: Vec<OsString>) -> Vec<OsString> {
     }
     changed.extend(words);
     changed
+}
+
+/// Whether a word is the name of a command.
+fn is_command(word: &OsString) -> bool {
+    let name = word.to_string_lossy();
+    Arguments::command().find_subcommand(&*name).is_some()
 }
 
 fn is_number(word: &OsString) -> bool {

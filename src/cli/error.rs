@@ -44,8 +44,12 @@ pub enum CliError {
     #[error("{text}")]
     Start { text: String, hint: String },
     /// No connection; the same text for all commands.
-    #[error("Could not connect to Ankaios server on '{url}'.")]
-    Unreachable { url: String, hint: String },
+    #[error("Could not connect to Ankaios server on '{url}': {cause}")]
+    Unreachable {
+        url: String,
+        cause: String,
+        hint: String,
+    },
     /// Standard output cannot be written.
     #[error("cannot write to standard output: {0}")]
     Output(#[from] io::Error),
@@ -56,10 +60,10 @@ pub enum CliError {
     #[error("Command timed out after '{0:?}'")]
     TimedOut(Duration),
     /// The connection ended while something was awaited, and what to do.
-    #[error("Connection to server interrupted")]
+    #[error("Connection to server interrupted: {}", cause_of_end(_0))]
     Ended(StreamEnd, &'static str),
     /// The server did not accept an update.
-    #[error("SetState failed with: {}", unquoted(&_0.text))]
+    #[error("SetState failed with: {}", shown_refusal(&_0.text))]
     Refused(ErrorResponse),
     /// The server did not accept a restart or a rollback.
     #[error("{text}")]
@@ -85,28 +89,44 @@ pub enum CliError {
 /// What most functions of commands return.
 pub(crate) type Result<T, E = CliError> = std::result::Result<T, E>;
 
-/// What a server puts before the reason of a refusal, which it quotes then.
-const REFUSAL_PREFIXES: [&str; 2] = ["Update rejected: ", "Resulting State is invalid, reason: "];
+/// Frames that a server puts around the reason of a refusal, which it quotes then, the outermost
+/// first. Only the first one is shown: scripts match it.
+const REFUSAL_FRAMES: [&str; 3] = [
+    "Update rejected: ",
+    "Resulting State is invalid, reason: ",
+    "Could not parse into CompleteState: ",
+];
 
-/// The reason in a refusal without the frame of the server; `None` without that frame.
-pub(crate) fn reason_of_refusal(text: &str) -> Option<&str> {
-    let reason = text.strip_prefix(REFUSAL_PREFIXES[0])?;
+/// The text after `frame` without the quotes around it; `None` without this frame.
+fn unframed<'t>(text: &'t str, frame: &str) -> Option<&'t str> {
+    let reason = text.strip_prefix(frame)?;
     reason.strip_prefix('\'')?.strip_suffix('\'')
 }
 
-/// The text of a refusal without the quotes around its parts: they would be nested.
-fn unquoted(text: &str) -> String {
-    let mut shown = String::new();
-    let mut rest = text;
-    for prefix in REFUSAL_PREFIXES {
-        let reason = rest.strip_prefix(prefix);
-        let reason = reason.and_then(|reason| reason.strip_prefix('\'')?.strip_suffix('\''));
-        if let Some(reason) = reason {
-            shown.push_str(prefix);
-            rest = reason;
-        }
+/// The reason in a refusal without the frames of the server; `None` without the first one.
+pub(crate) fn reason_of_refusal(text: &str) -> Option<&str> {
+    let mut reason = unframed(text, REFUSAL_FRAMES[0])?;
+    for frame in &REFUSAL_FRAMES[1..] {
+        reason = unframed(reason, frame).unwrap_or(reason);
     }
-    shown + rest
+    Some(reason)
+}
+
+/// The text of a refusal with the first frame only: their quotes would be nested.
+pub(crate) fn shown_refusal(text: &str) -> String {
+    match reason_of_refusal(text) {
+        Some(reason) => format!("{}{reason}", REFUSAL_FRAMES[0]),
+        None => text.to_owned(),
+    }
+}
+
+/// Why a connection ended, without the words of the layers below.
+fn cause_of_end(end: &StreamEnd) -> String {
+    match end {
+        StreamEnd::Lost(cause) | StreamEnd::RefusedByTls(cause) => cause.clone(),
+        StreamEnd::Refused { message, .. } => format!("the server refused: {message}"),
+        end => end.to_string(),
+    }
 }
 
 /// A time limit as people write it.
@@ -252,7 +272,7 @@ impl CliError {
             Self::TimedOut(_) => {
                 "the server did not respond in time; check its log, or set a longer '--response-timeout <MS>'"
             }
-            Self::Ended(end, hint) => return format!("{end}; {hint}"),
+            Self::Ended(_, hint) => hint,
             Self::Refused(error) => hint_of_refusal(error.refusal),
             Self::Response(_) => {
                 "correct what the server names and try again; if it does not know the request, check the versions with '--version'"
@@ -397,7 +417,7 @@ mod tests {
         let refused = "Update rejected: 'Resulting State is invalid, reason: 'no 'x'''";
         assert_eq!(
             CliError::Refused(refused.into()).to_string(),
-            "SetState failed with: Update rejected: Resulting State is invalid, reason: no 'x'"
+            "SetState failed with: Update rejected: no 'x'"
         );
         assert_eq!(
             CliError::Refused("'a' is 'b'".into()).to_string(),
@@ -426,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hint_for_the_end_of_a_connection_fits_what_is_known_of_its_cause() {
+    fn end_of_a_connection_has_its_cause_and_a_hint_that_fits() {
         let refused = StreamEnd::Refused {
             code: "UNAUTHENTICATED".into(),
             message: "Only certificates".into(),
@@ -434,23 +454,26 @@ mod tests {
         let certificate = StreamEnd::RefusedByTls(
             "the server refused the connection: our certificate has expired".into(),
         );
-        for (end, expected) in [
+        for (end, cause, hint) in [
             (
                 refused,
-                "the server refused: Only certificates (UNAUTHENTICATED); correct what the server names, or see its log",
+                "the server refused: Only certificates",
+                "correct what the server names, or see its log",
             ),
             (
                 certificate,
-                "the connection was lost: the server refused the connection: our certificate has expired; check the \
-                 certificates of both sides",
+                "the server refused the connection: our certificate has expired",
+                "check the certificates of both sides",
             ),
             (
                 StreamEnd::Lost("Socket closed".into()),
-                "the connection was lost: Socket closed; check whether an Ankaios server answers there, whether it expects \
-                 TLS, and its log",
+                "Socket closed",
+                "check whether an Ankaios server answers there, whether it expects TLS, and its log",
             ),
         ] {
-            assert_eq!(CliError::ended(end, false).hint(), expected);
+            let error = CliError::ended(end, false);
+            let text = format!("Connection to server interrupted: {cause}");
+            assert_eq!((error.to_string(), error.hint()), (text, hint.to_owned()));
         }
     }
 

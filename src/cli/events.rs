@@ -298,7 +298,10 @@ mod tests {
         ];
         let (result, text) = printed(Format::Yaml, false, None, steps);
         let error = result.unwrap_err();
-        assert_eq!(error.to_string(), "Connection to server interrupted");
+        assert_eq!(
+            error.to_string(),
+            "Connection to server interrupted: end of the script"
+        );
         assert!(error.is_transient());
         let expected = "\
 ---

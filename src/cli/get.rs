@@ -38,31 +38,49 @@ impl Filter {
         self.names.is_empty() || names.any(|name| **name == *instance.workload)
     }
 
-    /// Warns about names that do not exist: they are probably typing errors. Returns whether all
-    /// exist.
+    /// Warns about names that do not exist: they are probably typing errors.
     pub(super) fn check_names(
         &self,
         state: &Node,
         rows: &BTreeMap<InstanceName, Row>,
         output: &mut Output,
-    ) -> bool {
+    ) {
         let workloads = rows.keys().map(|instance| &*instance.workload);
-        output.warn_of_unknown_workloads(&self.names, workloads.clone());
-        let mut all_exist = unknown(&self.names, workloads).next().is_none();
+        output.warn_of_unknown_workloads(&self.names, workloads);
         // Workloads that are not scheduled are on an agent without a name.
         if let Some(agent) = &self.agent
             && !agent.is_empty()
         {
-            let mut known: Vec<&str> = rows::names(state.get("agents")).collect();
-            known.extend(rows.keys().map(|instance| &*instance.agent));
+            let known = known_agents(state, rows);
             if !known.contains(&agent.as_str()) {
                 let meant = meant(agent, known);
                 output.warn(format_args!("agent '{agent}' does not exist{meant}"));
-                all_exist = false;
             }
         }
-        all_exist
     }
+
+    /// Refuses the first name that does not exist.
+    pub(super) fn refuse_unknown(
+        &self,
+        state: &Node,
+        rows: &BTreeMap<InstanceName, Row>,
+    ) -> Result<()> {
+        CliError::check_workloads(&self.names, rows.keys().map(|instance| &*instance.workload))?;
+        match &self.agent {
+            Some(agent) if !agent.is_empty() => {
+                let known = known_agents(state, rows);
+                check_listed("agent", std::slice::from_ref(agent), known.into_iter())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The agents that are connected or have instances.
+fn known_agents<'s>(state: &'s Node, rows: &'s BTreeMap<InstanceName, Row>) -> Vec<&'s str> {
+    let mut known: Vec<&str> = state.entries("agents").map(|(name, _)| name).collect();
+    known.extend(rows.keys().map(|instance| &*instance.agent));
+    known
 }
 
 impl WorkloadArguments {
@@ -280,7 +298,7 @@ pub(crate) fn workloads(
         add_starts(&mut reasons, &state);
     }
     // Where Eclipse Ankaios has the command, an unknown name is no error: scripts rely on it.
-    let _ = filter.filter.check_names(&state, &reasons.rows, output);
+    filter.filter.check_names(&state, &reasons.rows, output);
     filter.warn_of_unknown_state(output);
     drop(state); // It may be large, and watching may take long.
     let mut frames = None;

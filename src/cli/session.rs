@@ -302,11 +302,7 @@ impl<'s> Session<'s> {
                 })
             }
             Some(Err(error)) => Err(unreachable_server(&url.to_string(), &error, limit)),
-            None => {
-                let url = url.to_string();
-                let hint = silent_hint(&url, limit);
-                Err(CliError::Unreachable { url, hint })
-            }
+            None => Err(silent_server(&url.to_string(), limit)),
         }
     }
 
@@ -407,16 +403,11 @@ impl<'s> Session<'s> {
                 self.is_understood = true;
                 Ok(Some(message))
             }
-            Some(Err(StreamEnd::Foreign(text))) => {
-                let hint = format!(
-                    "no Ankaios server answers there ({text}); check the address and the port, or name another server with \
-                     '--server-url <URL>'"
-                );
-                Err(CliError::Unreachable {
-                    url: self.settings.url.to_string(),
-                    hint,
-                })
-            }
+            Some(Err(StreamEnd::Foreign(text))) => Err(CliError::Unreachable {
+                url: self.settings.url.to_string(),
+                cause: format!("no Ankaios server answers there ({text})"),
+                hint: format!("check the address and the port, or {OTHER_SERVER}"),
+            }),
             Some(Err(end)) => Err(CliError::ended(end, self.is_understood)),
             None => Ok(None),
         }
@@ -605,57 +596,58 @@ fn receive_all(mut receiver: ClientReceiver, to_main: &Sender<Result<FromServer,
     }
 }
 
-/// The hint for an address that does not respond within `limit`.
-fn silent_hint(url: &str, limit: Duration) -> String {
-    let what = if url.starts_with("unix:") {
-        "the server that listens there hangs, see its log"
+/// The end of hints for an address where no server is.
+const OTHER_SERVER: &str = "name another server with '--server-url <URL>'";
+
+/// An address that does not respond within `limit`.
+fn silent_server(url: &str, limit: Duration) -> CliError {
+    let remedy = if url.starts_with("unix:") {
+        "the server that listens there hangs: see its log"
     } else {
         "check the address, the route and the firewall"
     };
-    format!(
-        "no connection to '{url}' within {limit:?}; {what}, or name another server with '--server-url <URL>'"
-    )
+    CliError::Unreachable {
+        url: url.to_owned(),
+        cause: format!("no connection within {limit:?}"),
+        hint: format!("{remedy}, or {OTHER_SERVER}"),
+    }
 }
 
 /// Says why there is no connection, and what to do.
 fn unreachable_server(url: &str, error: &ConnectError, limit: Duration) -> CliError {
-    let hint = match error {
+    let (cause, hint) = match error {
         ConnectError::Connect { source, .. } if source.kind() == io::ErrorKind::TimedOut => {
-            silent_hint(url, limit)
-        }
-        ConnectError::Connect { source, .. }
-            if source.kind() == io::ErrorKind::PermissionDenied =>
-        {
-            format!("{source}; run it as root or as a member of the group of the socket")
+            return silent_server(url, limit);
         }
         ConnectError::Connect { source, .. } => {
             let remedy = match source.kind() {
-                io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
-                    "check the address and the network"
+                io::ErrorKind::PermissionDenied => {
+                    "run it as root or as a member of the group of the socket".to_owned()
                 }
-                _ => "start ank-server there",
+                io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
+                    format!("check the address and the network, or {OTHER_SERVER}")
+                }
+                _ => format!("start ank-server there, or {OTHER_SERVER}"),
             };
-            format!("{source}; {remedy}, or name another server with '--server-url <URL>'")
+            (source.to_string(), remedy)
         }
-        ConnectError::Resolve { source, .. } => {
-            format!(
-                "{source}; check the host name, or name another server with '--server-url <URL>'"
-            )
-        }
-        ConnectError::Tls { source, .. } => tls_hint(source),
+        ConnectError::Resolve { source, .. } => (
+            source.to_string(),
+            format!("check the host name, or {OTHER_SERVER}"),
+        ),
+        ConnectError::Tls { source, .. } => (source.to_string(), tls_hint(source).to_owned()),
     };
     CliError::Unreachable {
         url: url.to_owned(),
+        cause,
         hint,
     }
 }
 
-fn tls_hint(error: &TlsError) -> String {
+fn tls_hint(error: &TlsError) -> &'static str {
     match error.cause {
-        TlsCause::NoTls => format!("{error}; use -k/--insecure if it runs without TLS on purpose"),
-        TlsCause::Other | TlsCause::RefusedByPeer => {
-            format!("{error}; check the certificates of both sides")
-        }
+        TlsCause::NoTls => "use -k/--insecure if it runs without TLS on purpose",
+        TlsCause::Other | TlsCause::RefusedByPeer => "check the certificates of both sides",
     }
 }
 
@@ -770,8 +762,8 @@ mod tests {
                 source: kind.into(),
             };
             let hint = unreachable_server("http://host:1", &error, Duration::ZERO).hint();
-            let expected = format!("; {remedy}, or name another server with '--server-url <URL>'");
-            assert!(hint.ends_with(&expected), "{hint}");
+            let expected = format!("{remedy}, or name another server with '--server-url <URL>'");
+            assert_eq!(hint, expected);
         }
     }
 
@@ -780,11 +772,11 @@ mod tests {
         for (url, expected) in [
             (
                 "http://host:1",
-                "no connection to 'http://host:1' within 3s; check the address, the route and the firewall, or ",
+                "check the address, the route and the firewall, or ",
             ),
             (
                 "unix:///s",
-                "no connection to 'unix:///s' within 3s; the server that listens there hangs, see its log, or ",
+                "the server that listens there hangs: see its log, or ",
             ),
         ] {
             let source = io::Error::new(io::ErrorKind::TimedOut, "connection timed out");
@@ -795,7 +787,7 @@ mod tests {
             let error = unreachable_server(url, &silent, Duration::from_secs(3));
             assert_eq!(
                 error.to_string(),
-                format!("Could not connect to Ankaios server on '{url}'.")
+                format!("Could not connect to Ankaios server on '{url}': no connection within 3s")
             );
             assert!(error.hint().starts_with(expected), "{}", error.hint());
         }
@@ -825,11 +817,8 @@ mod tests {
         let error = session.complete_state(&[]).unwrap_err();
         // gRPC may see the end of the connection before it has read the answer; the hint asks for
         // the server then.
-        assert!(
-            error.hint().contains("Ankaios server answers there"),
-            "{}",
-            error.hint()
-        );
+        let shown = format!("{error}; {}", error.hint());
+        assert!(shown.contains("Ankaios server answers there"), "{shown}");
     }
 
     #[test]
@@ -840,7 +829,7 @@ mod tests {
         };
         assert_eq!(
             hint(TlsCause::NoTls),
-            "the server does not speak TLS; use -k/--insecure if it runs without TLS on purpose"
+            "use -k/--insecure if it runs without TLS on purpose"
         );
         assert!(!hint(TlsCause::Other).contains("insecure"));
     }

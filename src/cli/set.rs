@@ -13,7 +13,7 @@ use ankaios_model::fields::reader::{self, MANIFEST_WARNINGS_MAX, Reading, Rules}
 use ankaios_model::fields::table::COMPLETE_STATE;
 use ankaios_model::manifest::ManifestError;
 use ankaios_model::node::Node;
-use ankaios_model::yaml::{self, Origin, YamlError, YamlFault};
+use ankaios_model::yaml::{self, Origin};
 use std::io::{self, ErrorKind};
 
 /// Reads the file of `ank set state`, the last of `masks_and_file`, and makes the update of it.
@@ -103,7 +103,7 @@ pub fn read(name: &str, text: &str) -> Result<Reading> {
     let document = yaml::read(text, Origin::Own).map_err(|error| {
         wrong(
             &error.message,
-            &hint_of_unreadable(text, &error, "the file must be one YAML or JSON document"),
+            &error.hint(text, "the file must be one YAML or JSON document"),
         )
     })?;
     let root = &document.root;
@@ -130,36 +130,6 @@ pub fn read(name: &str, text: &str) -> Result<Reading> {
         ));
     }
     Ok(read)
-}
-
-/// What to do about a `text` that is no YAML because of `error`: `general` where no place is known.
-pub(crate) fn hint_of_unreadable(text: &str, error: &YamlError, general: &str) -> String {
-    let Some(at) = error.location else {
-        return general.to_owned();
-    };
-    if error.fault == YamlFault::SecondDocument {
-        return format!(
-            "{general}; put what begins in line {} into a file of its own",
-            at.line
-        );
-    }
-    if error.fault == YamlFault::DuplicateKey {
-        return format!(
-            "remove one of the two keys; the second is in line {}",
-            at.line
-        );
-    }
-    let line = text.lines().nth(at.line as usize - 1).unwrap_or_default();
-    if line.trim_start_matches(' ').starts_with('\t') {
-        return format!(
-            "tabs cannot indent in YAML; line {} begins with one: use spaces",
-            at.line
-        );
-    }
-    format!(
-        "check line {} and those before it: indentation, quotes and brackets",
-        at.line
-    )
 }
 
 /// What to do about a file that cannot be read because of `error`: `general`, unless it is
@@ -344,7 +314,7 @@ mod reading_tests {
             ("a: [".to_owned(), "did not find expected"),
             (
                 "[1]".to_owned(),
-                "a list found, expected a mapping at line 1 column 1",
+                "expected a mapping, found a list at line 1 column 1",
             ),
             (
                 "desiredState: {workloads: {}}".to_owned(),
@@ -368,7 +338,7 @@ mod reading_tests {
             ),
             (
                 workload("tags: [a]"),
-                "tags: a list found, expected a mapping",
+                "tags: expected a mapping, found a list",
             ),
             (
                 workload("files: [{data: x}]"),
@@ -390,11 +360,11 @@ mod reading_tests {
             ),
             (
                 "agents: {A: {status: {cpuUsage: -1}}}".to_owned(),
-                "number -1 found, expected a whole number",
+                "expected a whole number, found number -1",
             ),
             (
                 "desiredState: {apiVersion: v1, configs: {a: 1}}".to_owned(),
-                "number 1 found, expected text (put it",
+                "expected text (put it in quotes), a list or a mapping, found number 1",
             ),
         ] {
             let error = read("-", &text).unwrap_err().to_string();

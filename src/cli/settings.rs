@@ -7,7 +7,8 @@ use super::args::Common;
 use super::error::{CliError, Result, meant_or};
 use super::output::{Output, one_line};
 use ankaios_platform::settings::{
-    self, ConfigError, ConfigFile, MessageSize, NUMBER_MAX, Number, PemKeys, Pems, VERSION_LINE,
+    self, ConfigError, ConfigFile, MessageSize, NUMBER_MAX, Number, PemError, PemKeys, Pems,
+    VERSION_LINE,
 };
 use ankaios_wire::address::{Security, ServerUrl};
 use serde::Deserialize;
@@ -312,9 +313,9 @@ fn connection(
         common.crt_pem.as_deref(),
         common.key_pem.as_deref(),
     ];
-    let pems = pems.overridden_by(paths).map_err(|error| {
-        CliError::start(error, "check the path and the permissions of the file")
-    })?;
+    let pems = pems
+        .overridden_by(paths)
+        .map_err(|error| CliError::start(pem_text(&error), &pem_hint(&error)))?;
     let text = server_url
         .or(keys.server_url.as_deref())
         .unwrap_or("https://127.0.0.1:25551");
@@ -329,7 +330,7 @@ fn connection(
         let hint = format!(
             "write it{place} as http://<host>:<port>, https://<host>:<port> or unix:///<path>"
         );
-        CliError::start(format_args!("Cannot connect to server: '{error}'"), &hint)
+        CliError::start(format_args!("Cannot connect to server: {error}"), &hint)
     })?;
     if url.is_socket() {
         // Certificates and '--insecure' have no effect: the permissions of the socket decide who
@@ -346,7 +347,8 @@ fn connection(
         } else {
             "set the certificates, or add '-k' if the server runs without TLS, for example on your own machine".to_owned()
         };
-        CliError::start(format_args!("Missing certificate files: {error}"), &hint)
+        let missing = error.options();
+        CliError::start(format_args!("Missing certificate files: {missing}"), &hint)
     })?;
     // The certificates decide about TLS, not the scheme: plain text to a TLS server would only fail
     // later.
@@ -358,6 +360,32 @@ fn connection(
     };
     output.debug(format_args!("server '{url}', {protection}"));
     Ok((url, security))
+}
+
+/// The error of a PEM file, in one level of quotes.
+fn pem_text(error: &PemError) -> String {
+    match error {
+        PemError::Open { path, source } => {
+            format!(
+                "Certificate error: cannot open '{}': {source}",
+                path.display()
+            )
+        }
+        PemError::Mode {
+            path, what, mode, ..
+        } => format!(
+            "Certificate error: {what} '{}' has insecure permissions {mode:04o}",
+            path.display()
+        ),
+    }
+}
+
+/// What to do about it.
+fn pem_hint(error: &PemError) -> String {
+    match error {
+        PemError::Open { .. } => "check the path and the permissions of the file".to_owned(),
+        PemError::Mode { path, .. } => format!("'chmod 0600 {}' corrects them", path.display()),
+    }
 }
 
 impl From<ConfigError> for CliError {
@@ -375,18 +403,18 @@ impl From<ConfigError> for CliError {
                 format!("Config file could not be parsed: {detail}"),
                 "correct that file, or name another one with '--ank-config <PATH>'",
             ),
-            _ => (
-                format!("Config file could not be parsed: '{error}'"),
-                match error {
-                    ConfigError::ConflictingPems { .. } => {
-                        "keep either the path or the content of each PEM in the config file"
-                    }
-                    ConfigError::Pem { .. } => {
-                        "check the path in the config file and the permissions of the PEM file"
-                    }
-                    _ => VERSION_LINE,
-                },
+            ConfigError::WrongVersion { version, place } => (
+                format!("Config file could not be parsed: {place}: wrong version '{version}'"),
+                VERSION_LINE,
             ),
+            ConfigError::ConflictingPems { .. } => (
+                format!("Config file could not be parsed: {error}"),
+                "keep either the path or the content of each PEM in the config file",
+            ),
+            ConfigError::Pem { source, key, place } => {
+                let text = format!("{} ({place}: '{key}')", pem_text(source));
+                return Self::start(text, &pem_hint(source));
+            }
         };
         Self::start(text, hint)
     }
@@ -538,11 +566,7 @@ mod tests {
     fn what_cannot_be_used_is_named() {
         let v1 = "version = 'v1'\n";
         for (file, words, error) in [
-            (
-                "version = 'v2'\n",
-                &["-k"][..],
-                "Config file could not be parsed: 'Wrong version: v2 ('",
-            ),
+            ("version = 'v2'\n", &["-k"][..], ": wrong version 'v2'"),
             ("", &["-k"], "' has no version"),
             (
                 &format!("{v1}verbose = 'yes'\n"),
@@ -562,22 +586,22 @@ mod tests {
             (
                 v1,
                 &["-k", "-s", "here"],
-                "Cannot connect to server: 'Wrong server address format: 'here'.'",
+                "Cannot connect to server: Wrong server address format: 'here'.",
             ),
             (
                 v1,
                 &["-k", "-s", ""],
-                "Cannot connect to server: 'Wrong server address format: ''.'",
+                "Cannot connect to server: Wrong server address format: ''.",
             ),
             (
                 v1,
                 &[],
-                "Missing certificate files: Either provide mTLS config via",
+                "Missing certificate files: '--ca_pem', '--crt_pem', '--key_pem'",
             ),
             (
                 v1,
                 &["-k", "--ca_pem", "/nowhere/ca.pem"],
-                "Error during opening the given file \"/nowhere/ca.pem\"",
+                "Certificate error: cannot open '/nowhere/ca.pem': No such file",
             ),
         ] {
             let (settings, _) = load(file, words);

@@ -6,6 +6,7 @@
 //! Thread: `main`. Owns: which instances are outstanding. Takes: broadcast states. Gives: frames,
 //! and the exit code. Without a terminal a frame is written only when a state changed.
 
+use super::apply::check_agent;
 use super::args::{Format, ListArguments, RunArguments};
 use super::error::{CliError, ExitCode, Result, counted, reason_of_refusal, shown};
 use super::get::check_listed;
@@ -550,6 +551,7 @@ pub(crate) fn run_workload(arguments: &RunArguments) -> Result<Update> {
         );
         return Err(CliError::input(text, "choose a name of these characters"));
     }
+    check_agent(Some(&arguments.agent))?;
     let agent = arguments.agent.as_str();
     let mut workload = Workload::new(agent, &arguments.runtime, &arguments.config);
     // Of repeated keys the last one applies.

@@ -289,7 +289,7 @@ impl Text {
             Self::Path => "an absolute path of the node",
             Self::SocketPath => "an absolute path of the node with at most 107 bytes",
             Self::UrlPath => "a path that begins with '/' and has no blanks",
-            Self::Address => "an IP address or localhost; names are not looked up",
+            Self::Address => "an IP address or localhost (names are not looked up)",
         }
     }
 

@@ -688,7 +688,7 @@ fn check_times(root: &Yaml, lifecycle: &Lifecycle) -> Result<(), LifecycleError>
     {
         let found = pace.timeout.as_millis();
         let expected = format!("a whole number from {PERIOD_LOWEST_MS} to {TIMEOUT_MAX_MS}");
-        let message = format!("number {found} found, expected {expected}");
+        let message = format!("expected {expected}, found number {found}");
         let path = [KEY, "alive", "timeoutMs"];
         return Err(LifecycleError::of_node(root, &path, &message));
     }

@@ -376,20 +376,20 @@ mod tests {
             ),
             (
                 "image: a\ncommandArgs: secret",
-                "commandArgs: a text found, expected a list (line 2 column 1 of runtimeConfig)",
+                "commandArgs: expected a list, found a text (line 2 column 1 of runtimeConfig)",
             ),
             (
                 "image: a\ncommandArgs: [{a: b}]",
-                "commandArgs[0]: a mapping found, expected text",
+                "commandArgs[0]: expected text, found a mapping",
             ),
-            ("image: [a]", "image: a list found, expected text"),
+            ("image: [a]", "image: expected text, found a list"),
             (
                 "image: {{c}}",
                 "; templates are rendered only in workloads with 'configs'",
             ),
             ("image: a\n---\nimage: b", "more than one document"),
             ("", "missing field `image`"),
-            ("just text", "a text found, expected a mapping"),
+            ("just text", "expected a mapping, found a text"),
             ("image: 'a", "while scanning a quoted scalar"),
         ] {
             match parse(text) {

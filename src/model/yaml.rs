@@ -228,6 +228,35 @@ pub struct YamlError {
     pub fault: YamlFault,
 }
 
+impl YamlError {
+    /// What to do about a `text` that cannot be read because of it: `general` where no place is
+    /// known.
+    pub fn hint(&self, text: &str, general: &str) -> String {
+        let Some(at) = self.location else {
+            return general.to_owned();
+        };
+        let number = at.line;
+        match self.fault {
+            YamlFault::SecondDocument => {
+                return format!(
+                    "{general}; put what begins in line {number} into a file of its own"
+                );
+            }
+            YamlFault::DuplicateKey => {
+                return format!("remove one of the two keys; the second is in line {number}");
+            }
+            YamlFault::Other => {}
+        }
+        let line = text.lines().nth(number as usize - 1).unwrap_or_default();
+        if line.trim_start_matches(' ').starts_with('\t') {
+            return format!(
+                "tabs cannot indent in YAML; line {number} begins with one: use spaces"
+            );
+        }
+        format!("check line {number} and those before it: indentation, quotes and brackets")
+    }
+}
+
 /// The fault of a text, as far as programs decide by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum YamlFault {

@@ -682,6 +682,13 @@ pub struct MissingPems {
     missing: Vec<&'static str>,
 }
 
+impl MissingPems {
+    /// The options that are missing, in quotes.
+    pub fn options(&self) -> String {
+        self.missing.join(", ")
+    }
+}
+
 /// Decides how connections are protected, with a warning to print first.
 pub fn decide_security(
     insecure: bool,

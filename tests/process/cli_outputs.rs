@@ -413,7 +413,7 @@ fn errors_are_coloured_in_a_terminal_only_and_not_with_no_color() {
     let cluster = Cluster::prepare();
     let mut command = cluster.bare_ank_command();
     command.args(["-k", "-s", "ftp://here", "get", "state"]);
-    let text = "Cannot connect to server: 'Wrong server address format: 'ftp://here'.'";
+    let text = "Cannot connect to server: Wrong server address format: 'ftp://here'.";
     let first = |to, command: &Command| {
         run(&cluster, command, to)
             .stdout

@@ -348,7 +348,7 @@ fn secrets_in_options_are_masked_in_states_and_log() {
     apply_with_warning(
         &cluster,
         unreadable,
-        "commandOptions: a text found, expected a list",
+        "commandOptions: expected a list, found a text",
     );
     for name in ["w1", "w2", "w3"] {
         let row = failed_twice(&cluster, name);
@@ -359,7 +359,9 @@ fn secrets_in_options_are_masked_in_states_and_log() {
     }
     let row = cluster.wait_for_state("w4", "Pending(StartingFailed)");
     assert!(
-        row.info.contains("commandOptions: a text found") && !row.info.contains("hunter2"),
+        row.info
+            .contains("commandOptions: expected a list, found a text")
+            && !row.info.contains("hunter2"),
         "{row:?}"
     );
     let log = cluster.agents["agent_A"].stderr();
@@ -409,10 +411,7 @@ fn passwords_in_addresses_are_masked_in_states_and_log() {
     );
     let refused = cluster.ank_with_input(&["apply", "-"], &manifest(&[block]));
     assert!(
-        refused.code != 0
-            && refused
-                .stderr
-                .contains("'user:***@host' found, expected an IP address"),
+        refused.code != 0 && refused.stderr.contains("found text 'user:***@host'"),
         "{}",
         refused.stderr
     );

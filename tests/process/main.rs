@@ -16,6 +16,7 @@ mod bad_input;
 mod bad_updates;
 mod blame;
 mod busy_cluster;
+mod cli_errors;
 mod cli_follow;
 mod cli_outputs;
 mod containerd;

@@ -81,7 +81,7 @@ fn cluster_over_a_socket_needs_no_certificates() {
     );
     let output = cluster.ank(&["get", "workloads"]);
     let text = format!(
-        "error: Could not connect to Ankaios server on 'unix://{}'.\nhint: No such file",
+        "error: Could not connect to Ankaios server on 'unix://{}': No such file",
         socket.display()
     );
     assert!(
@@ -203,7 +203,7 @@ fn other_users_may_command_by_file_mode_but_not_be_agents() {
     let output = ask();
     assert_eq!(output.code, 1);
     assert!(
-        output.stderr.contains("hint: Permission denied")
+        output.stderr.contains(": Permission denied")
             && output.stderr.contains("group of the socket")
     );
 
@@ -339,7 +339,7 @@ fn environment_ranks_between_config_files_and_options() {
         ank(&[("ANK_CONTEXT", "nosuch")], &["--context", "car"]).code,
         0
     );
-    let unreachable = format!("error: Could not connect to Ankaios server on '{other}'.\n");
+    let unreachable = format!("error: Could not connect to Ankaios server on '{other}': ");
     for (variables, arguments) in [
         (&[car][..], &["--server-url", other.as_str()][..]),
         // An empty name is the way back to the table `default`.

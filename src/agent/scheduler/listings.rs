@@ -23,6 +23,8 @@ pub(crate) struct Listings {
     first_until: Option<Instant>,
     /// That time is over. After a reconnect all of our containers are known.
     is_over: bool,
+    /// It was said that no engine is installed.
+    has_warned: bool,
 }
 
 #[derive(Default)]
@@ -31,6 +33,8 @@ struct RuntimeListing {
     failures: u32,
     /// The last error, which the log does not repeat.
     error: Option<RuntimeError>,
+    /// Its program is not installed.
+    is_missing: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -63,6 +67,7 @@ impl Listings {
             runtimes,
             first_until: None,
             is_over: false,
+            has_warned: false,
         }
     }
 
@@ -218,6 +223,8 @@ impl Listings {
             Err(RuntimeError::NotInstalled(text)) => {
                 debug!("There are no existing '{runtime}' workloads: '{text}'");
                 listing.state = ListingState::Unneeded;
+                listing.is_missing = true;
+                self.warn_of_missing_engines();
                 Some(Vec::new())
             }
             Err(error) => {
@@ -236,6 +243,22 @@ impl Listings {
     }
 }
 
+impl Listings {
+    /// Warns, once, when no container engine is installed: a node has the ones that it needs.
+    fn warn_of_missing_engines(&mut self) {
+        if self.has_warned || !self.runtimes.values().all(|runtime| runtime.is_missing) {
+            return;
+        }
+        self.has_warned = true;
+        let names: Vec<&str> = self.runtimes.keys().map(|name| &**name).collect();
+        warn!(
+            "No container engine is installed, so no workload can start here (runtimes: {}). Install podman, or start \
+             the agent with its folder in PATH.",
+            names.join(", ")
+        );
+    }
+}
+
 impl RuntimeListing {
     /// An engine that was not installed may be by now.
     fn need(&mut self) {
@@ -250,5 +273,48 @@ impl RuntimeListing {
             ListingState::Failed(again) => again <= now,
             ListingState::Unneeded | ListingState::Requested | ListingState::Known => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ankaios_fakes::log_lines::lines_of;
+    use ankaios_platform::clock::{Clock as _, SystemClock};
+
+    fn warnings(results: &[(&str, ListResult)]) -> Vec<String> {
+        let mut listings = Listings {
+            runtimes: BTreeMap::new(),
+            first_until: None,
+            is_over: false,
+            has_warned: false,
+        };
+        for name in ["containerd", "podman"] {
+            listings
+                .runtimes
+                .insert(name.into(), RuntimeListing::default());
+        }
+        let now = SystemClock.now();
+        let mut lines = lines_of(|| {
+            for (name, result) in results {
+                listings.take(&(*name).into(), result.clone(), now);
+            }
+        });
+        lines.retain(|line| line.starts_with("No container engine"));
+        lines
+    }
+
+    #[test]
+    fn node_without_any_engine_is_warned_of_once() {
+        let missing = || {
+            Err(RuntimeError::NotInstalled(
+                "no such program".to_owned().into(),
+            ))
+        };
+        let all = [("containerd", missing()), ("podman", missing())];
+        let again = [&all[..], &all[..]].concat();
+        assert_eq!(warnings(&again).len(), 1);
+        let one = [("containerd", missing()), ("podman", Ok(Vec::new()))];
+        assert_eq!(warnings(&one), [""; 0]);
     }
 }

@@ -393,7 +393,7 @@ fn a_misspelt_key_of_a_lifecycle_block_is_refused_with_line_and_suggestion() {
         "what is there can be deleted"
     );
     let flow = "apiVersion: v1\nworkloads:\n  db: {agent: A, runtime: podman, runtimeConfig: 'lifecycle: {alive: 1}'}\n";
-    assert!(error(&[flow]).contains("lifecycle.alive: number 1 found, expected a mapping"));
+    assert!(error(&[flow]).contains("lifecycle.alive: expected a mapping, found number 1"));
 }
 
 // [utest->swdd~lifecycle-restart-with-needs-a-dependency~1]
@@ -472,7 +472,7 @@ fn what_an_engine_would_ignore_or_refuse_is_warned_about_with_its_place() {
     assert_eq!(
         with("image: x\ncommandArgs: --secret\n"),
         format!(
-            "{refused}commandArgs: a text found, expected a list (line 2 column 1 of runtimeConfig)\n"
+            "{refused}commandArgs: expected a list, found a text (line 2 column 1 of runtimeConfig)\n"
         )
     );
     assert_eq!(

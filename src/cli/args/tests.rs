@@ -666,8 +666,11 @@ fn words_of_other_tools_lead_to_the_command_for_it() {
         let error = Arguments::read(words.split(' ')).unwrap_err().to_string();
         assert!(error.contains(tip), "{words}: {error}");
     }
-    let help = Arguments::read(["ank", "help", "--help"]).unwrap_err();
-    assert!(!help.use_stderr(), "{help}");
+    for words in ["ank help --help", "ank -k help -h"] {
+        let help = Arguments::read(words.split(' ')).unwrap_err();
+        assert!(!help.use_stderr(), "{help}");
+    }
+    assert!(Arguments::read(["ank", "logs", "help", "--help"]).is_err());
 }
 
 #[test]

@@ -159,7 +159,7 @@ fn watching_follows_states_and_reads_again_for_new_instances() {
     });
     assert_eq!(
         played.result.unwrap_err().to_string(),
-        "Connection to server interrupted"
+        "Connection to server interrupted: end of the script"
     );
     let frames: Vec<String> = played
         .out

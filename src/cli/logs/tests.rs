@@ -415,7 +415,7 @@ fn a_signal_cancels_the_logs_and_a_lost_connection_is_an_error() {
     let ran = run(&arguments(&["web"]), web_logs([Step::Signal]));
     assert!(ran.result.unwrap_err().is_interrupted() && ran.server.cancelled);
     for (end, text) in [
-        (None, "Connection to server interrupted"),
+        (None, "Connection to server interrupted: end of the script"),
         (Some(Step::Refuse("no")), "Error streaming logs: no"),
     ] {
         let error = run(&arguments(&["web"]), web_logs(end)).result.unwrap_err();
@@ -431,5 +431,8 @@ fn a_signal_cancels_the_logs_and_a_lost_connection_is_an_error() {
     let error = run(&arguments(&["web"]), vec![two_workloads()])
         .result
         .unwrap_err();
-    assert_eq!(error.to_string(), "Connection to server interrupted");
+    assert_eq!(
+        error.to_string(),
+        "Connection to server interrupted: end of the script"
+    );
 }

@@ -194,13 +194,26 @@ fn filters_and_keys_choose_rows_and_their_order() {
     ] {
         assert_eq!(order(words), expected, "{words}");
     }
-    let (out, err) = shown("wep -a agent_A", two());
-    assert_eq!(out.lines().count(), 1, "{out}");
-    assert_eq!(
-        err,
-        "warn: workload 'wep' does not exist, did you mean 'web'?\n\
-         error: not all names exist\nhint: 'ank get workloads' and 'ank get agents' list them\n"
-    );
+    for (words, text, hint) in [
+        (
+            "wep -a agent_A",
+            "Workload name 'wep' does not exist.",
+            "did you mean 'web'?",
+        ),
+        (
+            "-a agent_X",
+            "agent 'agent_X' does not exist",
+            "did you mean 'agent_A'?",
+        ),
+    ] {
+        let played = top(words, None, two());
+        let error = played.result.unwrap_err();
+        assert_eq!(
+            (error.to_string().as_str(), error.hint().as_str()),
+            (text, hint)
+        );
+        assert_eq!((played.out, played.err), (String::new(), String::new()));
+    }
     let played = top("-a agent_A", None, two());
     assert_eq!(
         played.server.reads[0],
@@ -447,12 +460,14 @@ fn unknown_name_ends_with_1() {
             Step::State(state)
         };
         let played = top(words, None, [read(), silence(), read()]);
-        assert_eq!(played.result.unwrap(), code, "{words}: {}", played.err);
-        assert_eq!(
-            played.err.contains("'nope' does not exist"),
-            code == ExitCode::Failed,
-            "{}",
-            played.err
-        );
+        let found = match played.result {
+            Ok(code) => code,
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.contains("'nope' does not exist"), "{words}: {text}");
+                error.exit_code()
+            }
+        };
+        assert_eq!(found, code, "{words}: {}", played.err);
     }
 }

@@ -833,7 +833,7 @@ fn the_end_of_the_connection_may_mean_that_the_server_cannot_restart() {
     let ran = run(vec![], waiting, |context| context.update_and_wait(update));
     let hint = ran.result.unwrap_err().hint();
     assert!(
-        hint.ends_with("; an older server cannot restart workloads; see its log"),
+        hint.ends_with("an older server cannot restart workloads; see its log"),
         "{hint}"
     );
 }

@@ -6,7 +6,7 @@
 //! success, or the reason of the failure.
 
 use super::{Progress, WaitState, wait};
-use crate::error::{CliError, ExitCode, Result};
+use crate::error::{CliError, ExitCode, Result, reason_of_refusal};
 use crate::output::one_line;
 use crate::rows;
 use crate::session::{Accepted, Context, ServerLink};
@@ -493,8 +493,8 @@ impl Context<'_> {
         if !ours.is_empty() {
             let accepted = match self.link.update_state(old.clone(), ours) {
                 Err(CliError::Refused(error)) => {
-                    let reason = error.text;
-                    let text = format!("the update failed and cannot be rolled back: '{reason}'");
+                    let reason = reason_of_refusal(&error.text).unwrap_or(&error.text);
+                    let text = format!("the update failed and cannot be rolled back: {reason}");
                     self.output
                         .error(text, "the update stays in force; see 'ank get workloads'");
                     return Ok(ExitCode::Failed);

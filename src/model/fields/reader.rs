@@ -226,7 +226,7 @@ impl<'a> At<'a> {
 
     fn expected<T>(&self, expected: &str) -> Result<T, Problem> {
         let found = self.node.describe();
-        self.problem(format!("{found} found, expected {expected}"))
+        self.problem(format!("expected {expected}, found {found}"))
     }
 
     /// The outermost mapping of a manifest or `runtimeConfig` may be empty.
@@ -272,7 +272,7 @@ impl FieldReader<'_> {
                     Content::List(_) | Content::Map(_) => at.node.describe(),
                     Content::Text(_) | Content::Plain(..) => "a text".to_owned(),
                 };
-                at.problem(format!("{found} found, expected {expected}"))
+                at.problem(format!("expected {expected}, found {found}"))
             }
             Rules::Manifest | Rules::State | Rules::Block => at.expected(expected),
         }
@@ -319,7 +319,7 @@ impl FieldReader<'_> {
             Kind::Command => {
                 let command = self.list(at, Kind::Text(Text::Quoted))?;
                 if command.is_empty_container() {
-                    return at.problem("an empty list found, expected a command");
+                    return at.problem("expected a command, found an empty list");
                 }
                 Ok(command)
             }

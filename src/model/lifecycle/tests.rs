@@ -259,7 +259,7 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ),
         (
             "ready: ~",
-            "lifecycle.ready: null found, expected a mapping",
+            "lifecycle.ready: expected a mapping, found null",
         ),
         (
             "ready: { file: /a, tcp: { port: 1 } }",
@@ -267,31 +267,31 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ),
         (
             "ready: { file: a }",
-            "lifecycle.ready.file: text 'a' found, expected an absolute path of the node",
+            "lifecycle.ready.file: expected an absolute path of the node, found text 'a'",
         ),
         (
             "ready: { file: /a, periodMs: 1 }",
-            "number 1 found, expected a whole number from 50 to 86400000",
+            "expected a whole number from 50 to 86400000, found number 1",
         ),
         (
             "ready: { exec: [a], timeoutMs: 86400000 }",
-            "number 86400000 found, expected a whole number from 50 to 60000",
+            "expected a whole number from 50 to 60000, found number 86400000",
         ),
         (
             "alive: { tcp: { port: 1 }, timeoutMs: 60001 }",
-            "number 60001 found, expected a whole number from 50 to 60000",
+            "expected a whole number from 50 to 60000, found number 60001",
         ),
         (
             "gone: { file: /a, timeoutMs: 60001 }",
-            "number 60001 found, expected a whole number from 50 to 60000",
+            "expected a whole number from 50 to 60000, found number 60001",
         ),
         (
             "ready: { file: /a, periodMs: '500' }",
-            "text '500' found, expected a whole number",
+            "expected a whole number from 50 to 86400000, found text '500'",
         ),
         (
             "ready: { file: /a, periodMs: 0.5 }",
-            "number 0.5 found, expected a whole number",
+            "expected a whole number from 50 to 86400000, found number 0.5",
         ),
         (
             "ready: { file: /a, onDeadline: fail }",
@@ -299,11 +299,11 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ),
         (
             "ready: { tcp: { port: 0 } }",
-            "number 0 found, expected a whole number from 1 to 65535",
+            "expected a whole number from 1 to 65535, found number 0",
         ),
         (
             "ready: { tcp: { port: 80, host: db } }",
-            "text 'db' found, expected an IP address or localhost; names are not looked up",
+            "expected an IP address or localhost (names are not looked up), found text 'db'",
         ),
         (
             "ready: { tcp: {} }",
@@ -315,15 +315,15 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ),
         (
             "ready: { exec: /bin/true }",
-            "lifecycle.ready.exec: text '/bin/true' found, expected a list",
+            "lifecycle.ready.exec: expected a list, found text '/bin/true'",
         ),
         (
             "ready: { exec: [] }",
-            "an empty list found, expected a command",
+            "expected a command, found an empty list",
         ),
         (
             "ready: { notify: false }",
-            "lifecycle.ready.notify: boolean false found, expected true",
+            "lifecycle.ready.notify: expected true, found boolean false",
         ),
         (
             "ready: { notify: true, periodMs: 500 }",
@@ -347,7 +347,7 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ),
         (
             "restart: { maxRestarts: -1 }",
-            "number -1 found, expected a whole number from 0",
+            "expected a whole number from 0 to 4294967295, found number -1",
         ),
         (
             "precondition: {}",
@@ -355,7 +355,7 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ),
         (
             "precondition: { tagEquals: [a] }",
-            "lifecycle.precondition.tagEquals: a list found, expected a mapping",
+            "lifecycle.precondition.tagEquals: expected a mapping, found a list",
         ),
         (
             "prepare: create",
@@ -363,7 +363,7 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ),
         (
             "prepare: true",
-            "lifecycle.prepare: boolean true found, expected NONE, IMAGE, CREATE or INIT",
+            "lifecycle.prepare: expected NONE, IMAGE, CREATE or INIT, found boolean true",
         ),
         ("ready: { file: /a }\n  ready: { file: /b }", "duplicate"),
         (

@@ -308,23 +308,23 @@ fn refused_manifests_name_the_field_and_the_place() {
         ),
         (
             top("[1]\n"),
-            "a list found, expected a mapping at line 1 column 1",
+            "expected a mapping, found a list at line 1 column 1",
         ),
         (
             top("text"),
-            "text 'text' found, expected a mapping at line 1 column 1",
+            "expected a mapping, found text 'text' at line 1 column 1",
         ),
         (
             top("apiVersion: {}\n"),
-            "apiVersion: a mapping found, expected text at line 1 column 13",
+            "apiVersion: expected text, found a mapping at line 1 column 13",
         ),
         (
             top("apiVersion: v1\nworkloads: []\n"),
-            "workloads: a list found, expected a mapping at line 2 column 12",
+            "workloads: expected a mapping, found a list at line 2 column 12",
         ),
         (
             top("apiVersion: v1\nworkloads:\n  w:\n"),
-            "workloads.w: null found, expected a mapping at line 3 column 5",
+            "workloads.w: expected a mapping, found null at line 3 column 5",
         ),
         (
             top("apiVersion: v1\nworkloads:\n  w: {runtime: r, runtimeConfig: c}\n"),
@@ -340,7 +340,7 @@ fn refused_manifests_name_the_field_and_the_place() {
         ),
         (
             top("apiVersion: v1\nworkloads:\n  w: {agent: [], runtime: r, runtimeConfig: c}\n"),
-            "workloads.w.agent: a list found, expected text at line 3 column 14",
+            "workloads.w.agent: expected text, found a list at line 3 column 14",
         ),
         (
             top("apiVersion: v1\nworkloads:\n  [w]: {}\n"),
@@ -352,32 +352,32 @@ fn refused_manifests_name_the_field_and_the_place() {
         ),
         (
             with("restartPolicy:"),
-            "workloads.w.restartPolicy: null found, expected NEVER, ON_FAILURE or ALWAYS at line 7 column 19",
+            "workloads.w.restartPolicy: expected NEVER, ON_FAILURE or ALWAYS, found null at line 7 column 19",
         ),
         (
             with("tags: {a: 1}"),
-            "workloads.w.tags.a: number 1 found, expected text (put it in quotes) at line 7 column 15",
+            "workloads.w.tags.a: expected text (put it in quotes), found number 1 at line 7 column 15",
         ),
         (
             with("tags: {a: true}"),
-            "workloads.w.tags.a: boolean true found, expected text (put it in quotes) at line 7 column 15",
+            "workloads.w.tags.a: expected text (put it in quotes), found boolean true at line 7 column 15",
         ),
         (
             with("").replace("runtimeConfig: x", "runtimeConfig: {image: x}"),
-            "workloads.w.runtimeConfig: a mapping found, expected text (write `runtimeConfig: |` and leave the lines below \
-             it as they are) at line 6 column 20",
+            "workloads.w.runtimeConfig: expected text (write `runtimeConfig: |` and leave the lines below \
+             it as they are), found a mapping at line 6 column 20",
         ),
         (
             with("tags: {a: }"),
-            "workloads.w.tags.a: null found, expected text at line 7 column 15",
+            "workloads.w.tags.a: expected text, found null at line 7 column 15",
         ),
         (
             with("dependencies:"),
-            "workloads.w.dependencies: null found, expected a mapping at line 7 column 18",
+            "workloads.w.dependencies: expected a mapping, found null at line 7 column 18",
         ),
         (
             with("dependencies: []"),
-            "workloads.w.dependencies: a list found, expected a mapping at line 7 column 19",
+            "workloads.w.dependencies: expected a mapping, found a list at line 7 column 19",
         ),
         (
             with("dependencies: {db: RUNNING}"),
@@ -386,19 +386,19 @@ fn refused_manifests_name_the_field_and_the_place() {
         ),
         (
             with("configs: ~"),
-            "workloads.w.configs: null found, expected a mapping at line 7 column 14",
+            "workloads.w.configs: expected a mapping, found null at line 7 column 14",
         ),
         (
             with("configs: [a]"),
-            "workloads.w.configs: a list found, expected a mapping at line 7 column 14",
+            "workloads.w.configs: expected a mapping, found a list at line 7 column 14",
         ),
         (
             with("files: ~"),
-            "workloads.w.files: null found, expected a list at line 7 column 12",
+            "workloads.w.files: expected a list, found null at line 7 column 12",
         ),
         (
             with("files: {}"),
-            "workloads.w.files: a mapping found, expected a list at line 7 column 12",
+            "workloads.w.files: expected a list, found a mapping at line 7 column 12",
         ),
         (
             with("files: [{data: d}]"),
@@ -410,11 +410,11 @@ fn refused_manifests_name_the_field_and_the_place() {
         ),
         (
             with("files: [{mountPoint: /m, data: 1}]"),
-            "workloads.w.files[0].data: number 1 found, expected text (put it in quotes) at line 7 column 36",
+            "workloads.w.files[0].data: expected text (put it in quotes), found number 1 at line 7 column 36",
         ),
         (
             with("controlInterfaceAccess: []"),
-            "workloads.w.controlInterfaceAccess: a list found, expected a mapping at line 7 column 29",
+            "workloads.w.controlInterfaceAccess: expected a mapping, found a list at line 7 column 29",
         ),
     ] {
         let error = read(&text).unwrap_err();
@@ -453,10 +453,10 @@ fn refused_access_rules() {
         ),
         (
             "{type: StateRule, operation: Read, filterMasks: a}",
-            "text 'a' found, expected a list",
+            "expected a list, found text 'a'",
         ),
         ("{type: LogRule}", "missing field `workloadNames`"),
-        ("LogRule", "text 'LogRule' found, expected a mapping"),
+        ("LogRule", "expected a mapping, found text 'LogRule'"),
     ] {
         let error = read(&with(&format!(
             "controlInterfaceAccess:\n  allowRules:\n  - {rule}"
@@ -476,15 +476,15 @@ fn config_values_must_be_texts_lists_or_mappings() {
     for (value, message) in [
         (
             "1",
-            "configs.k: number 1 found, expected text (put it in quotes), a list or a mapping at line 3 column 6",
+            "configs.k: expected text (put it in quotes), a list or a mapping, found number 1 at line 3 column 6",
         ),
         (
             "~",
-            "configs.k: null found, expected text (put it in quotes), a list or a mapping at line 3 column 6",
+            "configs.k: expected text (put it in quotes), a list or a mapping, found null at line 3 column 6",
         ),
         (
             "[a, {b: false}]",
-            "configs.k[1].b: boolean false found, expected text (put it in quotes), a list or a mapping \
+            "configs.k[1].b: expected text (put it in quotes), a list or a mapping, found boolean false \
              at line 3 column 14",
         ),
     ] {
@@ -554,7 +554,7 @@ fn tags_have_the_shape_of_the_version() {
         read(&tags("v0.1", "[{key: a, value: 1}]"))
             .unwrap_err()
             .to_string()
-            .contains("tags[0].value: number 1")
+            .contains("tags[0].value: expected text (put it in quotes), found number 1")
     );
     assert!(
         read(&tags("v0.1", "[{key: a}]"))

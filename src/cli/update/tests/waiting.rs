@@ -635,7 +635,7 @@ fn waiting_ends_with_the_connection() {
     let (end, _) = run(&mut state, steps);
     assert_eq!(
         end.unwrap_err().to_string(),
-        "Connection to server interrupted"
+        "Connection to server interrupted: end of the script"
     );
 }
 
