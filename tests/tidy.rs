@@ -184,7 +184,7 @@ const UNPLAIN_LEFT: [Unplain; 11] = [
     Unplain::left("model", 0, 0, 0),
     Unplain::left("platform", 0, 0, 0),
     Unplain::left("runtime", 0, 0, 0),
-    Unplain::left("server", 49, 50, 173),
+    Unplain::left("server", 0, 0, 0),
     Unplain::left("simulation", 1, 3, 0),
     Unplain::left("tests", 17, 48, 0),
     Unplain::left("wire", 3, 1, 8),

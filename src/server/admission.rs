@@ -529,7 +529,7 @@ mod tests {
         admission.must_wait(requester, content, now, false, || true)
     }
 
-    /// The server works for `requester` for so many milliseconds; returns when that ends.
+    /// Lets the server work for `requester` for this number of milliseconds; returns the end of that.
     fn work(
         admission: &mut Admission,
         requester: &Requester,
@@ -673,8 +673,7 @@ mod tests {
                 .requester;
             now = work(&mut admission, &next, now, 1_000);
             assert!(add(&mut admission, &next, "again", update(0)));
-            // Whoever has to wait for room in its outbox is next as soon as it has that, after the
-            // first round.
+            // After the first round, a requester without room in its outbox is next once it has room.
             assert!(add(&mut admission, &modest, "modest", read()));
             let others = |admission: &mut Admission| admission.next(now, |peer| peer.0 >= 1_000);
             assert_eq!(

@@ -78,7 +78,7 @@ impl ServerLoop {
             .sessions
             .open_agent(id, hello, certificate_expires, &states, outbox);
         if certificate_expires.is_some() {
-            self.expiry.look_at(begin);
+            self.expiry.check_soon(begin);
         }
         log::info!("Agent '{name}' connected.");
         self.updates.agent_connected(&name);

@@ -1,82 +1,87 @@
-//! Looks whether certificates expire soon: the one of the server and those of connected agents.
+//! Warns of certificates that expire soon: the one of the server and those of connected agents.
 //!
-//! Thread: `server`; a plain value owned by [`super::ServerLoop`]. It looks when a certificate
-//! comes, at the time when the first one begins to be warned of, and then once a day. Without TLS
-//! it never looks.
+//! Thread: `server`; a plain value owned by [`super::ServerLoop`]. Certificates are checked when one
+//! comes, when the first warning is due, and then once a day. Without TLS there is no check.
 
-use super::ServerLoop;
+use super::sessions::ConnectedAgent;
+use ankaios_model::names::Name;
 use ankaios_wire::expiry::{until_warning, warning};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Interval of looks while a certificate is warned of, and the longest one otherwise: the clock of
+/// Interval of checks while a certificate is warned of, and the longest one otherwise: the clock of
 /// the node may be set meanwhile.
-const LOOK_INTERVAL: Duration = Duration::from_secs(24 * 3600);
+const CHECK_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
-/// When the server looks at certificates.
+/// The checks of certificates.
 #[derive(Debug, Default)]
 pub(crate) struct Expiry {
-    /// When its own one expires, in seconds since 1970; `None` without TLS.
-    pub(crate) own: Option<u64>,
-    next_look: Option<Instant>,
+    /// When the server's own certificate expires, in seconds since 1970; `None` without TLS.
+    own: Option<u64>,
+    next_check: Option<Instant>,
 }
 
 impl Expiry {
-    /// When the next look is due.
+    /// When the next check is due.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.next_look
+        self.next_check
     }
 
-    /// Lets a certificate that has come be looked at.
-    pub(crate) fn look_at(&mut self, now: Instant) {
-        self.next_look = Some(now);
+    /// When the server's own certificate expires, in seconds since 1970; `None` without TLS.
+    pub(crate) fn own(&self) -> Option<u64> {
+        self.own
     }
-}
 
-/// The time until the next look at certificates that expire then; `None` without one.
-fn pause(expires: impl Iterator<Item = u64>, now: SystemTime) -> Option<Duration> {
-    let until = expires.map(|one| until_warning(one, now)).min()?;
-    if until.is_zero() {
-        return Some(LOOK_INTERVAL);
-    }
-    Some(until.min(LOOK_INTERVAL))
-}
-
-impl ServerLoop {
     /// Sets when the server's own certificate expires.
-    pub fn set_own_certificate(&mut self, expires: Option<u64>) {
-        self.expiry.own = expires;
+    pub(crate) fn set_own(&mut self, expires: Option<u64>, now: Instant) {
+        self.own = expires;
         if expires.is_some() {
-            self.expiry.look_at(self.now());
+            self.check_soon(now);
         }
     }
 
-    /// Looks at all certificates when that is due, and logs those that expire soon.
-    pub(super) fn look_at_certificates(&mut self) {
-        let Some(due) = self.expiry.next_look else {
+    /// Requests a check, since a certificate has come.
+    pub(crate) fn check_soon(&mut self, now: Instant) {
+        self.next_check = Some(now);
+    }
+
+    /// Logs certificates that expire soon, if a check is due.
+    pub(crate) fn check(&mut self, agents: &BTreeMap<Name, ConnectedAgent>, now: Instant) {
+        if self.next_check.is_none_or(|due| now < due) {
             return;
-        };
-        let now = self.now();
-        if now < due {
-            return;
+        }
+        let mut certificates = Vec::new();
+        if let Some(expires) = self.own {
+            certificates.push(("the server".to_owned(), expires));
+        }
+        for (name, agent) in agents {
+            if let Some(expires) = agent.certificate_expires {
+                certificates.push((format!("agent '{name}'"), expires));
+            }
         }
         let wall_clock = SystemTime::now();
-        let mut known = Vec::new();
-        if let Some(expires) = self.expiry.own {
-            known.push(("the server".to_owned(), expires));
-        }
-        for (name, agent) in self.sessions.agents() {
-            if let Some(expires) = agent.certificate_expires {
-                known.push((format!("agent '{name}'"), expires));
-            }
-        }
-        for (owner, expires) in &known {
-            if let Some(text) = warning(owner, *expires, wall_clock) {
+        let mut times = Vec::new();
+        for (owner, expires) in certificates {
+            if let Some(text) = warning(&owner, expires, wall_clock) {
                 log::warn!("Certificates: {text}.");
             }
+            times.push(expires);
         }
-        let pause = pause(known.iter().map(|(_, expires)| *expires), wall_clock);
-        self.expiry.next_look = pause.and_then(|pause| now.checked_add(pause));
+        self.next_check = match pause(&times, wall_clock) {
+            Some(pause) => now.checked_add(pause),
+            None => None,
+        };
     }
+}
+
+/// The time until the next check of certificates that expire at these times; `None` without one.
+fn pause(expires: &[u64], now: SystemTime) -> Option<Duration> {
+    let first = expires.iter().min()?;
+    let until = until_warning(*first, now);
+    if until.is_zero() {
+        return Some(CHECK_INTERVAL);
+    }
+    Some(until.min(CHECK_INTERVAL))
 }
 
 #[cfg(test)]
@@ -85,17 +90,17 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     #[test]
-    fn look_at_certificates_is_at_the_warning_and_then_daily() {
-        let day = LOOK_INTERVAL.as_secs();
+    fn check_of_certificates_is_at_the_warning_and_then_daily() {
+        let day = CHECK_INTERVAL.as_secs();
         let now = UNIX_EPOCH + Duration::from_secs(100 * day);
         for (expires, expected) in [
             (&[][..], None),
-            (&[1_000 * day], Some(LOOK_INTERVAL)),
+            (&[1_000 * day], Some(CHECK_INTERVAL)),
             (&[130 * day + 7, 1_000 * day], Some(Duration::from_secs(7))),
-            (&[130 * day], Some(LOOK_INTERVAL)),
-            (&[1_000 * day, 0], Some(LOOK_INTERVAL)),
+            (&[130 * day], Some(CHECK_INTERVAL)),
+            (&[1_000 * day, 0], Some(CHECK_INTERVAL)),
         ] {
-            assert_eq!(pause(expires.iter().copied(), now), expected, "{expires:?}");
+            assert_eq!(pause(expires, now), expected, "{expires:?}");
         }
     }
 }

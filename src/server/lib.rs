@@ -230,6 +230,17 @@ impl ServerLoop {
         self.status.workloads(|| counted(workloads, "workload"));
     }
 
+    /// Sets when the server's own certificate expires.
+    pub fn set_own_certificate(&mut self, expires: Option<u64>) {
+        let now = self.now();
+        self.expiry.set_own(expires, now);
+    }
+
+    /// Sets the channel by which the thread `metrics` requests the numbers.
+    pub fn set_metrics(&mut self, requests: Receiver<NumbersRequest>) {
+        self.metrics = Some(requests);
+    }
+
     /// Sets the clock by which the time of requests is measured.
     pub fn set_clock(&mut self, clock: impl Clock) {
         self.time = Time(Box::new(move || clock.now()));
@@ -330,7 +341,10 @@ impl ServerLoop {
         self.settle();
         self.updates.forget_stopped(&self.rollouts);
         self.store_history();
-        self.look_at_certificates();
+        if self.expiry.due().is_some() {
+            let now = self.now();
+            self.expiry.check(self.sessions.agents(), now);
+        }
     }
 
     /// Stores the changes of the event, if there is a store.

@@ -4,6 +4,7 @@
 //! numbers on request and never waits.
 
 use super::ServerLoop;
+use super::sessions::ConnectedAgent;
 use super::updates::Modes;
 use ankaios_model::complete_state::WorkloadStates;
 use ankaios_model::execution_state::Phase;
@@ -11,7 +12,7 @@ use ankaios_model::names::Name;
 use ankaios_model::version::VERSION;
 use ankaios_platform::limits::METRICS_WAIT_MAX;
 use ankaios_platform::metrics_file::{Family, MetricsText};
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Sender, bounded};
 use std::collections::BTreeMap;
 
 const INFO: Family = Family::gauge(
@@ -52,16 +53,11 @@ pub fn requested(requests: &Sender<NumbersRequest>) -> Option<String> {
 }
 
 impl ServerLoop {
-    /// Sets the channel by which the thread `metrics` requests the numbers.
-    pub fn set_metrics(&mut self, requests: Receiver<NumbersRequest>) {
-        self.metrics = Some(requests);
-    }
-
     /// The numbers at this moment, in the format of Prometheus.
     pub(super) fn numbers(&self) -> String {
         let mut text = MetricsText::default();
         text.add(&INFO, &[("version", VERSION)], 1);
-        self.add_agents(&mut text);
+        add_agents(&mut text, self.sessions.agents(), self.expiry.own());
         let counts = self.updates.counts();
         text.add(&UPDATES, &[("result", "accepted")], counts.accepted);
         text.add(&UPDATES, &[("result", "refused")], counts.refused);
@@ -71,16 +67,17 @@ impl ServerLoop {
         add_states(&mut text, &self.updates.workloads().states);
         text.finish()
     }
+}
 
-    fn add_agents(&self, text: &mut MetricsText) {
-        text.add(&AGENTS, &[], self.sessions.agents().len());
-        if let Some(expires) = self.expiry.own {
-            text.add(&CERTIFICATE, &[("agent", "")], expires);
-        }
-        for (name, agent) in self.sessions.agents() {
-            if let Some(expires) = agent.certificate_expires {
-                text.add(&CERTIFICATE, &[("agent", name)], expires);
-            }
+/// Adds the number of agents and when certificates expire: `own` is that of the server.
+fn add_agents(text: &mut MetricsText, agents: &BTreeMap<Name, ConnectedAgent>, own: Option<u64>) {
+    text.add(&AGENTS, &[], agents.len());
+    if let Some(expires) = own {
+        text.add(&CERTIFICATE, &[("agent", "")], expires);
+    }
+    for (name, agent) in agents {
+        if let Some(expires) = agent.certificate_expires {
+            text.add(&CERTIFICATE, &[("agent", name)], expires);
         }
     }
 }

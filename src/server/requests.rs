@@ -8,7 +8,7 @@ use super::admission::{PendingRequest, RefusedRequest, WithHooks};
 use super::effects::Effects;
 use super::mutating_hooks::HookOutcome;
 use super::rollouts::ReadContext;
-use super::sessions::{Denied, RequestKey, Requester};
+use super::sessions::{RequestKey, Requester};
 use super::subscriptions::{SubscriptionKind, USAGE, UsageRead};
 use crate::limits::MASKS_PARTS_MAX;
 use crate::updates::{AcceptedUpdate, CheckedUpdate, UpdateError, UpdateSource, requested_change};
@@ -201,22 +201,10 @@ impl ServerLoop {
         true
     }
 
-    /// Refuses a request that the requester must not send. Our agents do not even pass it on.
-    fn deny(&mut self, key: &RequestKey, denied: Denied) {
-        if let Some(peer) = self.sessions.peer(key.peer) {
-            log::warn!(
-                "Denied request '{}' of agent '{}': {denied}",
-                excerpt(&key.id),
-                peer.name
-            );
-        }
-        self.sessions.refuse_or_drop(key, denied);
-    }
-
     /// Serves a request, if it is allowed at this time.
     fn serve(&mut self, requester: &Requester, key: &RequestKey, content: RequestContent) {
         if let Err(denied) = self.sessions.rights().authorize(requester, &content) {
-            self.deny(key, denied);
+            self.sessions.deny(key, denied);
             return self.older_update_done(key);
         }
         match content {
@@ -298,24 +286,18 @@ impl ServerLoop {
         }
         let Some(masks) = masks else {
             let state = self.view().everything();
-            return self.respond_with_state(key, state);
+            return self.sessions.respond_with_state(key, state);
         };
         if read.subscribe {
             let state = self.view().select(&masks);
-            return self.respond_with_state(key, state);
+            return self.sessions.respond_with_state(key, state);
         }
         if !masks.named(USAGE).is_nothing() {
             return self.read_usage(requester, key, read, &masks); // The response follows.
         }
         let mut state = self.view().select(&masks);
         self.add_parts_on_request(requester, &masks, &mut state);
-        self.respond_with_state(key, state);
-    }
-
-    fn respond_with_state(&mut self, key: &RequestKey, state: Node) {
-        let altered = None;
-        self.sessions
-            .respond(key, ResponseContent::CompleteState { state, altered });
+        self.sessions.respond_with_state(key, state);
     }
 
     // ------------------------------------------------------------------ usage
@@ -360,14 +342,14 @@ impl ServerLoop {
         // Its rights may have changed since the request came.
         let rights = self.sessions.rights();
         if let Err(denied) = rights.authorize(requester, &read.content) {
-            return self.deny(key, denied);
+            return self.sessions.deny(key, denied);
         }
         let mut state = self.view().select(&read.masks);
         self.add_parts_on_request(requester, &read.masks, &mut state);
         if let Node::Map(parts) = &mut state {
             parts.insert(USAGE.to_owned(), read.selected());
         }
-        self.respond_with_state(key, state);
+        self.sessions.respond_with_state(key, state);
     }
 
     // ---------------------------------------------------------------- updates
@@ -565,7 +547,7 @@ impl ServerLoop {
             ("version", Node::text(SHOWN_VERSION.as_str())),
             ("agents", Node::map(agents)),
         ];
-        if let Some(expires) = self.expiry.own {
+        if let Some(expires) = self.expiry.own() {
             programs.push(("certificateExpires", Node::Number(expires)));
         }
         Node::map(programs)
@@ -655,7 +637,7 @@ workloads:
 
     // [utest->swdd~server-sends-parts-on-request~1]
     #[test]
-    fn a_part_exists_only_where_a_mask_of_a_read_begins_with_its_name() {
+    fn part_on_request_exists_only_where_a_mask_begins_with_it() {
         let mut cluster = Cluster::with_manifest(MANIFEST);
         let client = cluster.commander();
         let usual = ["agents", "desiredState", "effectiveState", "workloadStates"];

@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_and_ports_are_listened_on_together_and_sockets_alone_need_no_certificates() {
+    fn sockets_need_no_certificates_and_ports_do() {
         let both = "version = 'v1'\naddress = ['127.0.0.1:1', 'unix:///run/ank.sock']\nsocket_mode = 0o600\n";
         let from_file = settings(both, &[]).unwrap();
         let shown: Vec<String> = from_file

@@ -908,7 +908,7 @@ mod tests {
         assert_eq!(parse(&text(&deepest).unwrap()), Ok(deepest));
     }
 
-    /// What may be found in place of `whole`.
+    /// Damaged files that may be found in place of `whole`.
     fn damages(whole: &str) -> Vec<Vec<u8>> {
         let mut damaged: Vec<Vec<u8>> = (0..whole.len())
             .step_by(37)
@@ -933,7 +933,7 @@ mod tests {
 
     // [utest->swdd~server-keeps-two-states~1]
     #[test]
-    fn the_state_before_is_used_with_a_warning_when_the_newest_cannot_be_read() {
+    fn unreadable_newest_state_is_replaced_by_the_previous_one() {
         let [before, whole] = ["a", "b"].map(|name| text(&state(name)).unwrap());
         for bytes in damages(&whole) {
             let folder = folder_with(&[
@@ -971,7 +971,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_which_none_can_be_read_are_an_error_that_says_what_to_do_and_stay() {
+    fn unreadable_files_are_an_error_and_stay() {
         let whole = text(&state("a")).unwrap();
         let bad = &whole.as_bytes()[1..];
         for files in [
@@ -1005,7 +1005,7 @@ mod tests {
     /// After each step of a write, with a new file that is there in part, and with a damaged newest
     /// file as well.
     #[test]
-    fn a_power_cut_at_any_step_of_a_write_loses_at_most_the_state_that_was_being_written() {
+    fn power_cut_loses_at_most_the_state_being_written() {
         let new = text(&state("c")).unwrap();
         let first = text(&state("a")).unwrap();
         for (renames, end) in (0..=new.len())
@@ -1042,7 +1042,7 @@ mod tests {
                     (state(expected), is_warned),
                     "{place}"
                 );
-                // What is used is not lost by the next cut either, nor is the warning.
+                // The used state is not lost by the next cut either, nor is the warning.
                 fs::write(path(NEW_FILE), "").unwrap();
                 let again = open(folder.path()).unwrap().expect("a state");
                 assert_eq!(
@@ -1068,7 +1068,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_of_another_version_are_forgotten_and_the_state_is_kept() {
+    fn updates_of_another_version_are_forgotten_without_the_state() {
         for updates in [
             r#""none""#,
             r#"{"newest": 3}"#,
@@ -1285,7 +1285,7 @@ mod tests {
 
     // [utest->swdd~server-warns-of-unstored-state~1]
     #[test]
-    fn store_folder_that_cannot_be_written_is_warned_of_from_the_start() {
+    fn read_only_store_folder_is_warned_of_from_the_start() {
         let folder = unwritable_folder();
         let (mut store, thread) = StateStore::start(folder.path().to_owned(), None).unwrap();
         let first = store.warning().expect("the start tries it");
@@ -1340,7 +1340,7 @@ mod tests {
         assert!(store.has_stored());
     }
 
-    /// The outcome of a guarded update is stored, too, and changes nothing of what is desired.
+    /// The outcome of a guarded update is stored as well, and does not change the desired state.
     #[test]
     fn older_copy_is_warned_of_until_something_else_is_desired() {
         let folder = tempfile::tempdir().unwrap();
@@ -1403,7 +1403,7 @@ mod tests {
             .unwrap();
         store.take_report();
         assert_eq!(store.warning(), None);
-        // What is tried again is none that ends.
+        // A job that is tried again is none that ends.
         store.busy_since = store
             .busy_since
             .and_then(|since| since.checked_sub(STORE_SLOW));

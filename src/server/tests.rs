@@ -90,7 +90,7 @@ impl Cluster {
         cluster
     }
 
-    /// From now on hooks are asked, which answer when the test says so.
+    /// Sets hooks, whose outcomes the test sends.
     pub(crate) fn hook(&mut self) {
         let (hooks, plans) = MutatingHooks::scripted();
         self.server.set_hooks(hooks);
@@ -172,7 +172,7 @@ impl Cluster {
         self.send(peer, ToServer::WorkloadStates(states));
     }
 
-    /// What was sent to `peer` since the last look.
+    /// Takes the messages that were sent to `peer` since the last call.
     pub(crate) fn take(&self, peer: PeerId) -> Vec<FromServer> {
         std::iter::from_fn(|| self.readers[&peer].try_next()).collect()
     }
@@ -186,7 +186,7 @@ impl Cluster {
         plan.clone()
     }
 
-    /// Forgets what was sent to anybody.
+    /// Forgets all messages that were sent.
     pub(crate) fn take_all(&self) {
         self.readers.keys().for_each(|peer| drop(self.take(*peer)));
     }

@@ -93,13 +93,13 @@ fn a_hook_that_gives_back_what_it_got_changes_nothing() {
 }
 
 #[test]
-fn a_hook_may_write_while_it_still_reads_more_than_the_pipes_hold() {
+fn hook_writes_while_it_reads_more_than_a_pipe_holds() {
     let large = plan(&"0123456789".repeat(PIPE_CONTENT_MAX / 5));
     assert_eq!(Hooks::one("cat").run(&large), Ok(None));
 }
 
 #[test]
-fn output_takes_the_place_of_the_update_and_empty_output_drops_all_of_it() {
+fn hook_output_replaces_the_update_and_empty_output_drops_it() {
     let hooks = Hooks::one("cat >/dev/null; cat \"$0.out\"");
     hooks.write("hook.out", &ankaios_wire::hooks::write_plan(&plan("other")));
     assert_eq!(hooks.run(&plan("x")), Ok(Some(plan("other"))));
@@ -246,7 +246,7 @@ fn a_hook_that_hangs_is_ended_with_its_helpers() {
     let pid = fs::read_to_string(hooks.path("hook.pid")).unwrap();
     let alive = || {
         let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
-        // A zombie that nobody reaps yet has ended.
+        // A zombie that is not reaped yet has ended.
         stat.rsplit(')')
             .next()
             .is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))

@@ -273,7 +273,7 @@ fn an_update_is_guarded_by_a_block_or_by_the_settings() {
 }
 
 #[test]
-fn an_update_whose_instances_stay_healthy_is_good_and_costs_two_writes() {
+fn healthy_update_succeeds_with_two_writes_to_the_store() {
     let mut rig = Rig::new(&[db("1"), workload("web", "1", "", NEEDS_DB)]);
     assert_eq!(rig.cluster.server.due(), None);
     let (added, deleted) = rig.apply(&[&db("2")]).unwrap();
@@ -352,7 +352,7 @@ fn late_reports_of_an_older_instance_counted_for_the_new_one() {
 }
 
 #[test]
-fn one_that_may_stay_is_kept_when_it_failed_and_the_others_are_waited_for() {
+fn failed_update_with_keep_stays_and_the_others_are_awaited() {
     let keep = |name: &str, image: &str| workload(name, image, "{}", "");
     let mut rig = Rig::new(&[keep("a", "1"), keep("b", "1")]);
     rig.apply(&[&keep("a", "2"), &keep("b", "2")]).unwrap();
@@ -378,7 +378,7 @@ fn one_that_may_stay_is_kept_when_it_failed_and_the_others_are_waited_for() {
     rig.apply(&[&keep("a", "2")]).unwrap(); // Only what was undone is refused.
 }
 
-/// Its end would be waited for, which nobody reports.
+/// The update would wait for its end, which no agent reports.
 #[test]
 fn what_hooks_leave_as_it_is_runs_on_and_is_healthy() {
     let keep = |name: &str, image: &str| workload(name, image, ROLLBACK, "");
@@ -456,7 +456,7 @@ fn reads_without_its_name_events_and_workloads_get_no_updates() {
 }
 
 #[test]
-fn sixteen_are_open_and_one_that_waits_for_absent_agents_only_makes_room() {
+fn seventeenth_update_replaces_one_that_awaits_absent_agents() {
     let mut rig = Rig::new(&[]);
     let on = |number: usize, agent: &str| {
         workload(&format!("w{number:02}"), "1", "{}", "")

@@ -2,10 +2,10 @@
 //!
 //! Thread: `server`; part of [`Sessions`].
 
-use super::{PeerSession, RequestKey, Sessions};
+use super::{Denied, PeerSession, RequestKey, Sessions};
 use ankaios_model::execution_state::WorkloadState;
 use ankaios_model::messages::{AlteredFields, FromServer, Response, ResponseContent};
-use ankaios_model::names::Name;
+use ankaios_model::names::{Name, excerpt};
 use ankaios_model::node::Node;
 use ankaios_platform::logging::log_source;
 use ankaios_wire::outbox::{Encoded, OutboxError};
@@ -121,6 +121,21 @@ impl Sessions {
     /// Responds with an error.
     pub(crate) fn refuse(&mut self, key: &RequestKey, text: impl Display) {
         self.respond(key, ResponseContent::Error(text.to_string().into()));
+    }
+
+    /// Responds with a state.
+    pub(crate) fn respond_with_state(&mut self, key: &RequestKey, state: Node) {
+        let altered = None;
+        self.respond(key, ResponseContent::CompleteState { state, altered });
+    }
+
+    /// Refuses a request that the requester must not send. Our agents do not even pass it on.
+    pub(crate) fn deny(&mut self, key: &RequestKey, denied: Denied) {
+        if let Some(peer) = self.peer(key.peer) {
+            let id = excerpt(&key.id);
+            log::warn!("Denied request '{id}' of agent '{}': {denied}", peer.name);
+        }
+        self.refuse_or_drop(key, denied);
     }
 
     /// Responds with an error before all earlier responses, or not at all when much waits for the

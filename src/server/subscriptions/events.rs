@@ -686,7 +686,7 @@ mod tests {
     }
 
     #[test]
-    fn one_takes_no_more_than_its_most_and_the_last_one_gets_its_share() {
+    fn requester_takes_at_most_its_budget_and_others_their_share() {
         let (cpu, time) = cpu();
         let most = COST_FREE + COST_OF_CHANGE * Duration::from_millis(50);
         let mut budget = EventBudget::new(&cpu, Duration::from_millis(50), 20);

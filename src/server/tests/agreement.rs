@@ -2,7 +2,7 @@
 //!
 //! A run is decided by its seed. After each of its steps, for every subscriber and its masks:
 //! - a copy that is only changed by the altered fields of events equals a fresh read;
-//! - an event tells nothing that is not so, and holds nothing that nobody asked for;
+//! - an event is true, and has only paths that its subscriber requested;
 //! - a read with masks is the part of a read without masks that they select;
 //! - an accepted update did what the mask algorithm does on the whole tree, a refused one did
 //!   nothing.
@@ -35,7 +35,7 @@ const CLIENTS_MAX: usize = 5;
 type Random = fastrand::Rng;
 type Path = Vec<String>;
 /// The values of a tree by their paths, as JSON. Agents have an entry of their own, because one
-/// without load and tags is there all the same.
+/// without load and tags has an entry as well.
 type Leaves = BTreeMap<Path, String>;
 
 const WORKLOADS: [&str; 3] = ["u", "v", "w"];
@@ -52,7 +52,7 @@ fn chance(random: &mut Random, percent: u8) -> bool {
     random.u8(..100) < percent
 }
 
-// ------------------------------------------------------------ what is right
+// -------------------------------------------------------- expected results
 
 fn selected(path: &[String], masks: &[String]) -> bool {
     let selects = |mask: &String| {
@@ -145,8 +145,8 @@ struct Client {
     id: String,
     masks: Vec<String>,
     copy: Node,
-    /// Lists that were told as removed when they became empty: they are told once more when they
-    /// go.
+    /// Lists that were reported as removed when they became empty: they are reported once more when
+    /// they go.
     emptied: BTreeSet<String>,
 }
 
@@ -574,7 +574,7 @@ impl Run {
 
     // -------------------------------------------------------------- updates
 
-    /// Workloads whose rules were taken away have lost what they followed, and only these.
+    /// Forgets the subscriptions of workloads whose rules were taken away, and only these.
     fn forget_denied(&mut self) {
         for client in std::mem::take(&mut self.clients) {
             let may_ask = self.may_ask(client.peer, &client.id);
@@ -699,7 +699,7 @@ fn sparse(mut new: Node) -> Node {
     new
 }
 
-/// What a state has although nobody wrote it.
+/// Adds the fields that a state has by default.
 fn with_defaults(mut tree: Node) -> Node {
     let parts = tree.as_map_mut().unwrap();
     if !parts.contains_key("desiredState") {

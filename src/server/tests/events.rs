@@ -1,4 +1,4 @@
-//! Subscriptions and what they tell.
+//! Event subscriptions and their events.
 
 use super::*;
 use ankaios_model::messages::AlteredFields;
@@ -87,7 +87,7 @@ impl Cluster {
 }
 
 #[test]
-fn the_table_of_the_specification_for_a_subscriber_without_masks() {
+fn subscriber_without_masks_gets_the_table_of_the_protocol() {
     let mut cluster = Cluster::default();
     let listener = cluster.subscribe(&[]);
     let agent = cluster.agent("agent_A");
@@ -189,7 +189,7 @@ fn the_table_of_the_specification_for_a_subscriber_without_masks() {
 }
 
 #[test]
-fn an_event_holds_the_new_values_and_the_version_only_for_what_is_gone() {
+fn event_has_new_values_and_only_the_version_of_removed_ones() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let states = cluster.subscribe(&["workloadStates.*.*.*.state"]);
     let workloads = cluster.subscribe(&["desiredState.workloads"]);
@@ -322,7 +322,7 @@ fn the_first_state_of_an_agent_reaches_masks_on_its_workloads() {
 }
 
 #[test]
-fn one_trigger_is_one_message_even_if_an_entry_changes_twice_or_back() {
+fn one_change_is_one_event_even_if_an_entry_changes_twice() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let agent = cluster.settled_agent("agent_A");
     cluster.report(agent, &[(&a(), Phase::Running)]);
@@ -386,7 +386,7 @@ fn unscheduled_workloads_keep_their_empty_agent_segment() {
 }
 
 #[test]
-fn changes_without_workloads_concern_the_desired_state_and_follow_the_answer() {
+fn change_without_workloads_is_published_after_the_response() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let listener = cluster.subscribe(&[]);
     for (new_state, mask, expected) in [
@@ -443,7 +443,7 @@ fn changes_without_workloads_concern_the_desired_state_and_follow_the_answer() {
 }
 
 #[test]
-fn tags_of_workloads_and_agents_are_reported_as_finely_as_they_changed() {
+fn tags_of_workloads_and_agents_are_reported_one_by_one() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let agent = cluster.settled_agent("agent_A");
     let listener = cluster.subscribe(&["desiredState", "agents"]);
@@ -481,7 +481,7 @@ fn tags_of_workloads_and_agents_are_reported_as_finely_as_they_changed() {
 }
 
 #[test]
-fn a_subscription_ends_by_cancel_goodbye_or_loss_and_is_replaced_by_the_same_id() {
+fn subscription_ends_by_cancel_goodbye_loss_or_the_same_id() {
     type End = fn(&mut Cluster, PeerId);
     let ends: [(&str, End); 3] = [
         ("cancel", |cluster, peer| {
@@ -523,7 +523,7 @@ fn a_subscription_ends_by_cancel_goodbye_or_loss_and_is_replaced_by_the_same_id(
 }
 
 #[test]
-fn a_workload_subscribes_through_its_agent_and_loses_it_with_itself_or_the_agent() {
+fn subscription_of_a_workload_ends_with_it_or_its_agent() {
     let mut cluster = Cluster::with_manifest(ASKING);
     let agent = cluster.settled_agent("agent_A");
     for (id, kept_after_removal) in [("a@events", false), ("other@events", true)] {
@@ -589,7 +589,7 @@ fn one_stream_cannot_have_subscriptions_without_end() {
 }
 
 #[test]
-fn a_few_subscriptions_with_endless_masks_cannot_fill_the_memory() {
+fn subscriptions_with_very_many_masks_are_bounded_in_bytes() {
     let mut cluster = Cluster::default();
     let peer = cluster.commander();
     let masks: Vec<String> = (0..10_000)
@@ -606,7 +606,7 @@ fn a_few_subscriptions_with_endless_masks_cannot_fill_the_memory() {
 }
 
 #[test]
-fn the_late_end_of_an_older_instance_does_not_unsubscribe_its_successor() {
+fn late_end_of_an_older_instance_keeps_its_successors_events() {
     let mut cluster = Cluster::with_manifest(ASKING);
     let agent = cluster.settled_agent("agent_A");
     cluster.subscribe_as(agent, "a@events", &["agents"]);

@@ -1,5 +1,5 @@
-//! Who asks for more than it takes: what waits, what is refused, and that nobody is cut off for
-//! what others do.
+//! Clients that request more than they read: pending and refused requests, and connections that
+//! must survive the requests of others.
 
 use super::*;
 use crate::LoopWaker;
@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 const RULES: &str = "{allowRules: [{type: StateRule, operation: ReadWrite, filterMasks: ['*']}, \
                      {type: LogRule, workloadNames: ['*']}]}";
 
-/// `greedy` and `modest` on agent A, which may ask everything, and many other workloads on agent B
-/// with long texts.
+/// Two workloads on agent A, which may request everything, and many other workloads on agent B with
+/// long texts.
 fn cluster() -> Cluster {
     let text = "x".repeat(2000);
     let workload = |agent: &str, rules: &str| {
@@ -59,7 +59,7 @@ fn answers(messages: Vec<FromServer>) -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn no_answer_is_built_before_the_one_before_it_is_taken_and_the_excess_of_a_workload_is_refused() {
+fn response_is_built_only_after_the_one_before_is_taken() {
     let mut cluster = cluster();
     let agent = cluster.settled_agent("A");
     let commander = cluster.commander();
@@ -129,7 +129,7 @@ fn what_waited_is_served_one_request_in_a_turn() {
 }
 
 #[test]
-fn an_agent_that_passes_on_everything_and_takes_nothing_is_not_cut_off_for_it() {
+fn agent_that_forwards_everything_keeps_its_connection() {
     let mut cluster = cluster();
     let agent = cluster.settled_agent("A");
     for number in 0..100_000 {
@@ -146,8 +146,7 @@ fn an_agent_that_passes_on_everything_and_takes_nothing_is_not_cut_off_for_it() 
 }
 
 #[test]
-fn events_that_an_agent_does_not_take_cost_the_subscriber_its_subscription_and_nobody_the_connection()
- {
+fn untaken_events_end_the_subscription_not_the_connection() {
     let mut cluster = cluster();
     let agent = cluster.settled_agent("A");
     cluster.send_request(agent, "greedy@events", read(&[], true));
@@ -169,7 +168,7 @@ fn events_that_an_agent_does_not_take_cost_the_subscriber_its_subscription_and_n
 }
 
 #[test]
-fn an_agent_that_takes_nothing_is_not_cut_off_for_logs_that_others_want_of_it() {
+fn slow_agent_keeps_its_connection_when_others_want_its_logs() {
     let mut cluster = cluster();
     let provider = cluster.settled_agent("B");
     let commander = cluster.commander();
@@ -207,7 +206,7 @@ fn an_agent_that_takes_nothing_is_not_cut_off_for_logs_that_others_want_of_it() 
     assert!(!cluster.is_closed(provider) && stopped > 0, "{stopped}");
 }
 
-/// What `greedy` is answered that sets these workloads or configs.
+/// The response to a workload that sets these workloads or configs.
 fn greedy_sets(
     cluster: &mut Cluster,
     agent: PeerId,
@@ -232,7 +231,7 @@ fn greedy_sets(
 }
 
 #[test]
-fn workloads_let_the_state_grow_as_far_as_all_can_read_it_and_users_beyond() {
+fn workloads_grow_the_state_up_to_its_bound_and_users_beyond() {
     let mut cluster = cluster();
     let agent = cluster.settled_agent("A");
     let workload = |text: &str, rest: &str| {
@@ -346,7 +345,7 @@ fn what_templates_make_and_what_is_staged_counts_as_well() {
         greedy_sets(&mut cluster, agent, "configs", "c", &"y".repeat(1 << 20)),
         Ok(())
     );
-    // So many megabytes, hardly any of which is desired.
+    // This number of megabytes, of which the desired state has few.
     let rendered = |config: &str, count: usize| {
         let files: String = (0..count)
             .map(|number| {
@@ -396,7 +395,7 @@ fn what_templates_make_and_what_is_staged_counts_as_well() {
 }
 
 #[test]
-fn one_workload_has_a_share_of_the_subscriptions_and_log_collections_of_its_agent() {
+fn workload_has_a_share_of_the_subscriptions_of_its_agent() {
     let mut cluster = cluster();
     let agent = cluster.settled_agent("A");
     let masks = || ReadState {
@@ -415,7 +414,7 @@ fn one_workload_has_a_share_of_the_subscriptions_and_log_collections_of_its_agen
         ),
         (RequestContent::Logs(logs), LOG_CAMPAIGNS_OF_WORKLOAD),
     ] {
-        // Nobody provides logs while agent B is away, so no collection would go on.
+        // While agent B is away there are no logs, and collections end at once.
         let _provider = cluster.settled_agent("B");
         let mut accepted = |workload: &str, count: usize| {
             let mut accepted = 0;
@@ -435,7 +434,7 @@ const WORK: Duration = Duration::from_millis(25);
 /// As long as anybody rests.
 const REST: Duration = Duration::from_secs(10);
 
-/// Time that passes with each look at it, so that whoever has sent a request rests.
+/// Time that passes with each reading, so that the sender of a request is throttled.
 #[derive(Debug, Clone)]
 struct BusyClock(ManualClock);
 
@@ -450,7 +449,7 @@ impl Clock for BusyClock {
     }
 }
 
-/// A cluster whose server is slow, its clock, and what is readable when the server wants to go on.
+/// A cluster whose server is slow, its clock, and the channel by which the server is woken.
 fn busy_cluster() -> (Cluster, ManualClock, Receiver<()>) {
     let (mut cluster, clock) = (cluster(), ManualClock::new());
     let (wake, woken) = crossbeam_channel::bounded(1);
@@ -472,7 +471,7 @@ fn refused_update() -> RequestContent {
 }
 
 #[test]
-fn an_agent_whose_requests_take_long_waits_for_everybody_else_whatever_workloads_it_names() {
+fn busy_agent_waits_for_others_whatever_workloads_it_names() {
     let (mut cluster, clock, woken) = busy_cluster();
     let (agent, other) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
     clock.advance(REST); // Their hellos count as well.
@@ -538,7 +537,7 @@ fn a_modest_workload_comes_before_greedy_ones_of_the_same_agent() {
     cluster.take(agent);
     cluster.server.on_event(ServerEvent::Room);
     assert_eq!(answers(cluster.take(agent)).1, ["modest@1"]);
-    // Later it has rested, and what waits keeps its order all the same.
+    // Later it is not throttled, and its pending requests still keep their order.
     clock.advance(REST);
     cluster.send_request(agent, "greedy@last", refused_update());
     assert_eq!(answers(cluster.take(agent)).1, [""; 0]);
@@ -554,7 +553,7 @@ fn a_modest_workload_comes_before_greedy_ones_of_the_same_agent() {
 }
 
 #[test]
-fn stream_of_a_throttled_agent_is_read_no_further_while_others_wait() {
+fn throttled_agent_is_read_no_further_while_others_wait() {
     let (mut cluster, clock, _) = busy_cluster();
     let (flooding, other) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
     clock.advance(REST);
@@ -605,7 +604,7 @@ fn stream_of_a_throttled_agent_is_read_no_further_while_others_wait() {
 }
 
 #[test]
-fn a_commander_that_asks_much_is_read_no_further_and_gets_all_its_answers() {
+fn busy_commander_is_read_no_further_and_gets_all_responses() {
     let (mut cluster, _, _) = busy_cluster();
     let commander = cluster.commander();
     let inbox = Semaphore::new(SERVER_INBOX_OF_STREAM);
@@ -634,7 +633,7 @@ fn a_commander_that_asks_much_is_read_no_further_and_gets_all_its_answers() {
 }
 
 #[test]
-fn what_waited_for_hooks_is_not_served_in_one_go_and_not_overtaken() {
+fn requests_after_hooks_are_served_one_by_one_and_in_order() {
     let (mut cluster, clock, _) = busy_cluster();
     cluster.hook();
     let first = cluster.commander();
@@ -700,7 +699,7 @@ fn sources_that_read_nothing_leave_response_capacity_to_others() {
         [""; 0],
         "of the same source"
     );
-    // Each further source that reads nothing gets half of what is left.
+    // Each further source that reads nothing gets half of the remaining bytes.
     for source in 1..4 {
         let address = format!("10.0.0.{source}");
         let more: Vec<PeerId> = (0..30)

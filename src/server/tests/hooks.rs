@@ -1,5 +1,4 @@
-//! Updates with mutating hooks: what waits for them, what goes on meanwhile, and what their answers
-//! do.
+//! Updates with mutating hooks: requests that wait for them, requests that do not, and outcomes.
 
 use super::*;
 use crate::admission::PENDING_OF_REQUESTER;
@@ -121,7 +120,7 @@ fn while_hooks_work_everybody_else_is_served() {
 }
 
 #[test]
-fn updates_that_wait_are_carried_out_in_order_and_each_is_asked_about() {
+fn pending_updates_pass_the_hooks_in_order() {
     let mut cluster = Cluster::hooked();
     let commanders = [
         cluster.commander(),
@@ -158,7 +157,7 @@ fn updates_that_wait_are_carried_out_in_order_and_each_is_asked_about() {
 }
 
 #[test]
-fn answers_to_one_requester_keep_their_order_while_workloads_of_one_agent_are_several() {
+fn responses_to_one_requester_keep_their_order() {
     let rules = "{allowRules: [{type: StateRule, operation: ReadWrite, filterMasks: ['*']}]}";
     let workload =
         format!("{{agent: A, runtime: podman, runtimeConfig: x, controlInterfaceAccess: {rules}}}");
@@ -178,8 +177,8 @@ fn answers_to_one_requester_keep_their_order_while_workloads_of_one_agent_are_se
     say(&mut cluster, "one@read", read());
     say(&mut cluster, "two@read", read());
     assert_eq!(ids(&cluster.take(agent)), ["two@read"]);
-    // The update takes the rights of both away: what they asked meanwhile is denied when its turn
-    // comes.
+    // The update takes the rights of both away: their pending requests are denied when they are
+    // served.
     say(&mut cluster, "two@update", update(&whole(&[]), &[]));
     cluster.answer(Ok(None));
     let answers = cluster.take(agent);
@@ -209,7 +208,7 @@ fn answers_to_one_requester_keep_their_order_while_workloads_of_one_agent_are_se
 }
 
 #[test]
-fn updates_that_change_no_workload_are_not_asked_about_but_keep_their_place() {
+fn update_without_workloads_skips_the_hooks_but_not_the_queue() {
     let mut cluster = Cluster::hooked();
     let commander = cluster.commander();
     let configs = "{desiredState: {apiVersion: v1, configs: {k: v}}}";
@@ -228,7 +227,7 @@ fn updates_that_change_no_workload_are_not_asked_about_but_keep_their_place() {
 }
 
 #[test]
-fn cancels_are_accepted_and_reads_are_no_updates_when_too_many_requests_wait() {
+fn cancels_are_accepted_when_too_many_requests_wait() {
     let mut cluster = Cluster::hooked();
     let commander = cluster.commander();
     let say = |cluster: &mut Cluster, id: &str, content: RequestContent| {
@@ -292,7 +291,7 @@ fn cancels_are_accepted_and_reads_are_no_updates_when_too_many_requests_wait() {
 }
 
 #[test]
-fn a_requester_that_leaves_gets_nothing_but_its_update_is_carried_out() {
+fn update_of_a_disconnected_requester_is_committed() {
     let mut cluster = Cluster::hooked();
     let commander = cluster.commander();
     cluster.send_update(commander, &[("a", "A")]);
@@ -370,7 +369,7 @@ fn the_changed_lists_are_what_agents_get_and_the_answer_names() {
         Some(Phase::PendingInitial)
     );
     assert_eq!(cluster.phase(&InstanceName::new("moves", "x", "A")), None);
-    // Users see what they wrote in the desired state, and what runs in the effective one.
+    // The desired state is as users wrote it, the effective one as agents run it.
     assert!(
         cluster
             .agent_in_state("desiredState", "moves")

@@ -1,5 +1,4 @@
-//! What others cause in the log of the server: of one source no more than a few lines, whatever it
-//! sends.
+//! Log lines of the server that others cause: each source has a few, for any messages.
 
 use super::*;
 use crate::settings::ModeSettings;
@@ -153,7 +152,7 @@ fn cluster() -> (Cluster, PeerId) {
     (cluster, agent)
 }
 
-/// Sends all kinds of requests. What is staged for them cannot be, and what is started fails.
+/// Sends all kinds of requests, whose instances can neither be staged nor started.
 fn flood(
     cluster: &mut Cluster,
     agent: PeerId,
@@ -205,7 +204,7 @@ fn assert_bounded(lines: &[String], sources: &[&str]) {
 }
 
 #[test]
-fn a_workload_that_may_write_one_other_one_filled_the_log_of_the_server_with_its_updates() {
+fn updates_of_a_workload_do_not_fill_the_log() {
     let (mut cluster, agent) = cluster();
     let lines = lines_of(|| {
         flood(&mut cluster, agent, |cluster, id, content| {
@@ -224,7 +223,7 @@ fn a_workload_that_may_write_one_other_one_filled_the_log_of_the_server_with_its
 
 /// Most lines come when its connection is closed.
 #[test]
-fn a_command_line_that_is_called_again_and_again_does_not_fill_the_log_of_the_server() {
+fn repeated_command_lines_do_not_fill_the_log() {
     let (mut cluster, agent) = cluster();
     let lines = lines_of(|| {
         flood(&mut cluster, agent, |cluster, id, content| {
@@ -317,7 +316,7 @@ fn number_of_message(message: &ToServer) -> usize {
 }
 
 #[test]
-fn an_agent_that_sends_whatever_there_is_does_not_fill_the_log_of_the_server() {
+fn messages_of_every_kind_do_not_fill_the_log() {
     let (mut cluster, mut agent) = cluster();
     let lines = lines_of(|| {
         for number in 0..ROUNDS {

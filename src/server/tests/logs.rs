@@ -1,4 +1,4 @@
-//! Log campaigns: fan-out, stop, cancel and every way in which somebody disappears.
+//! Log collections: fan-out, stop, cancel and every way in which a peer disappears.
 
 use super::*;
 use ankaios_model::log_entries;
@@ -89,7 +89,7 @@ impl Fixture {
 }
 
 #[test]
-fn each_agent_is_asked_for_its_own_and_the_requester_learns_what_it_gets() {
+fn log_request_reaches_each_agent_with_its_own_instances() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let (agent_a, agent_b) = (
         cluster.settled_agent("agent_A"),
@@ -142,7 +142,7 @@ fn each_agent_is_asked_for_its_own_and_the_requester_learns_what_it_gets() {
         other => panic!("{other:?}"),
     };
     let answers: Vec<ResponseContent> = cluster.take(commander).into_iter().map(content).collect();
-    // Nobody will send lines of what has no connected agent, so that ends at once.
+    // Instances without a connected agent have no lines, so their logs end at once.
     let kept = vec![a.clone(), a, away.clone(), b, unscheduled.clone()];
     let reason = |instance: &InstanceName, why: &str| {
         ResponseContent::LogEntries(vec![log_entries::no_log(instance.clone(), why)])
@@ -210,7 +210,7 @@ fn lines_and_stops_reach_the_requester_and_end_the_campaign() {
             .subscriptions
             .has_no(SubscriptionKind::Logs)
     );
-    // Nobody is asked for lines any more, and agents that end send no second stop.
+    // No agent is requested to send lines any more, and agents that end send no second stop.
     fixture.cluster.send(
         fixture.agent_a,
         ToServer::LogEntries {
@@ -236,7 +236,7 @@ fn a_message_with_too_many_lines_is_split() {
 }
 
 #[test]
-fn a_cancel_reaches_the_agents_that_take_part_and_is_always_accepted() {
+fn log_cancel_reaches_its_agents_and_is_always_accepted() {
     let mut fixture = Fixture::commander();
     let bystander = fixture.cluster.settled_agent("agent_C");
     fixture.cluster.take_all();
@@ -292,7 +292,7 @@ fn a_requester_that_disappears_ends_its_campaigns() {
                 .subscriptions
                 .has_no(SubscriptionKind::Logs)
         );
-        // What comes late has no receiver any more.
+        // A late message has no receiver any more.
         let message = ToServer::LogsStop {
             request_id: fixture.full_id.clone(),
             instance: instance("a", "agent_A"),
@@ -325,7 +325,7 @@ fn a_provider_that_disappears_is_reported_as_stopped() {
 }
 
 #[test]
-fn a_workload_that_collects_ends_with_itself_with_its_update_and_with_its_agent() {
+fn log_collection_ends_with_its_workload_update_or_agent() {
     type End = fn(&mut Cluster, PeerId);
     let deleted: End = |cluster, _| {
         cluster
@@ -406,7 +406,7 @@ fn a_workload_that_collects_ends_with_itself_with_its_update_and_with_its_agent(
 }
 
 #[test]
-fn requests_without_a_usable_id_are_refused_and_one_stream_cannot_collect_without_end() {
+fn log_request_needs_an_id_and_their_number_is_bounded() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let agent = cluster.settled_agent("agent_A");
     let content = || RequestContent::Logs(request(&[instance("a", "agent_A")]));
@@ -435,7 +435,7 @@ fn requests_without_a_usable_id_are_refused_and_one_stream_cannot_collect_withou
 }
 
 #[test]
-fn a_request_for_logs_cannot_be_too_large_for_the_agents_that_it_reaches() {
+fn log_request_that_is_too_large_for_agents_is_refused() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let agent = cluster.settled_agent("agent_A");
     let commander = cluster.commander();
@@ -470,7 +470,7 @@ fn a_request_for_logs_cannot_be_too_large_for_the_agents_that_it_reaches() {
 }
 
 #[test]
-fn collections_of_the_logs_of_many_workloads_are_bounded_by_their_names() {
+fn log_collections_are_bounded_by_the_bytes_of_their_names() {
     let workloads: String = (0..2_000)
         .map(|number| format!("  w{number}: {{agent: A, runtime: podman, runtimeConfig: x}}\n"))
         .collect();

@@ -1,6 +1,5 @@
-//! Requests with very many masks: what they ask for is answered or refused, and others never wait
-//! for them. The time is counted in keys that are looked up, so that a slow machine proves the
-//! same.
+//! Requests with very many masks: they are served or refused, and others never wait for them. The
+//! time is counted in keys that are looked up, so that a slow machine proves the same.
 
 use super::*;
 use crate::limits::MASKS_PARTS_MAX;
@@ -95,7 +94,7 @@ fn ways(levels: usize, free: u32, last: &str) -> Vec<String> {
 }
 
 #[test]
-fn masks_that_lead_to_each_of_many_fields_in_thousands_of_ways_are_refused() {
+fn masks_that_reach_fields_in_thousands_of_ways_are_refused() {
     let mut cluster = Cluster::default();
     cluster.server.start_with(deep(12, 10_000)).unwrap();
     let masks = ways(12, 12, "x");
@@ -156,7 +155,7 @@ fn equal_masks_count_once_in_reads_subscriptions_and_updates() {
 }
 
 #[test]
-fn a_dozen_masks_for_each_of_five_thousand_workloads_are_room_enough_and_cost_little() {
+fn dozen_masks_for_each_of_5000_workloads_are_allowed() {
     let mut cluster = Cluster::default();
     let fields = [
         "agent",
@@ -195,7 +194,7 @@ fn a_dozen_masks_for_each_of_five_thousand_workloads_are_room_enough_and_cost_li
 }
 
 #[test]
-fn an_update_of_very_many_deep_fields_ends_subscriptions_and_not_the_server() {
+fn update_of_very_many_deep_fields_ends_subscriptions() {
     let mut cluster = Cluster::default();
     let masks = vec!["desiredState.configs".to_owned()];
     let put = |cluster: &mut Cluster, value: &str, leaves: usize| {
@@ -234,7 +233,7 @@ fn an_update_of_very_many_deep_fields_ends_subscriptions_and_not_the_server() {
 
 /// One new field brings all that is below it, and masks may lead to each of these fields.
 #[test]
-fn masks_to_each_of_very_many_new_fields_end_their_subscription_and_no_other() {
+fn masks_to_very_many_new_fields_end_only_their_subscription() {
     let each = format!("desiredState.configs.c{}.*", ".a".repeat(30));
     for (leaves, told) in [(1_000, Some(1_000)), (40_000, None)] {
         let mut cluster = Cluster::default();
@@ -319,7 +318,7 @@ fn events(cluster: &Cluster, peer: PeerId) -> (Vec<ResponseContent>, Vec<String>
 }
 
 #[test]
-fn what_many_subscriptions_with_equal_masks_are_told_is_found_out_and_read_once() {
+fn event_for_equal_masks_is_built_once() {
     for masks in [
         vec![],
         vec!["*.*.*".to_owned(), "workloadStates".to_owned()],
@@ -349,8 +348,7 @@ fn what_many_subscriptions_with_equal_masks_are_told_is_found_out_and_read_once(
 }
 
 #[test]
-fn subscriptions_to_everything_of_one_who_has_many_end_when_telling_them_takes_too_long_and_no_others()
- {
+fn requester_with_slow_events_loses_only_its_subscriptions() {
     let mut cluster = Cluster::default();
     // Each asks for everything in another way.
     let everything = |number: usize| vec!["*".to_owned(), format!("x{number}")];
@@ -393,7 +391,7 @@ fn subscriptions_to_everything_of_one_who_has_many_end_when_telling_them_takes_t
 }
 
 #[test]
-fn who_subscribes_to_everything_without_masks_is_told_of_five_thousand_new_workloads() {
+fn subscriber_without_masks_gets_5000_new_workloads() {
     let mut cluster = Cluster::default();
     let masks = [
         vec![],

@@ -276,7 +276,7 @@ fn masks_that_mean_nothing_do_nothing_or_are_refused() {
 }
 
 #[test]
-fn without_masks_the_desired_state_is_replaced_and_read_only_parts_are_ignored() {
+fn update_without_masks_replaces_the_desired_state_only() {
     let whole = "{desiredState: {apiVersion: v1, workloads: {n: {agent: A, runtime: podman, runtimeConfig: z}}}}";
     let read_only = "{desiredState: {apiVersion: v1, workloads: {}}, workloadStates: {x: {}}, effectiveState: {apiVersion: v9}}";
     let incomplete =
@@ -413,7 +413,7 @@ fn tags_of_connected_agents_are_set_and_removed_one_by_one() {
 }
 
 #[test]
-fn runtime_configs_are_stripped_by_every_kind_of_update_and_by_a_manifest() {
+fn runtime_configs_are_stripped_by_updates_and_manifests() {
     let config = "\"\\n \\u00a0 image: x\\n\\n\\u2028\"";
     let workload = format!("{{agent: A, runtime: podman, runtimeConfig: {config}}}");
     let whole = format!("{{desiredState: {{apiVersion: v1, workloads: {{n: {workload}}}}}}}");
@@ -441,7 +441,7 @@ fn runtime_configs_are_stripped_by_every_kind_of_update_and_by_a_manifest() {
             2,
             "{masks:?}: {read}"
         );
-        // So nothing is left that a later update of something else could strip and thereby restart.
+        // So a later update of another field has nothing to strip, and restarts nothing.
         let tag = "{desiredState: {apiVersion: v1, workloads: {n: {tags: {k: v}}}}}";
         let (added, deleted) = cluster
             .update(tag, &["desiredState.workloads.n.tags"])
@@ -470,7 +470,7 @@ fn runtime_configs_are_stripped_by_every_kind_of_update_and_by_a_manifest() {
 }
 
 #[test]
-fn workloads_that_an_update_does_not_touch_stay_the_same_objects() {
+fn unchanged_workloads_stay_the_same_objects() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let before = cluster.server.updates.workloads().desired.workloads["b"].clone();
     let new_state = "{desiredState: {apiVersion: v1, workloads: {a: {runtimeConfig: new}}}}";
@@ -481,7 +481,7 @@ fn workloads_that_an_update_does_not_touch_stay_the_same_objects() {
         &before,
         &cluster.server.updates.workloads().desired.workloads["b"]
     ));
-    // The same holds when the whole state is sent again, and for what agents are told.
+    // The same holds when the whole state is sent again, and for the plans of agents.
     let whole = "{desiredState: {apiVersion: v1, workloads: {b: {agent: A, runtime: podman, runtimeConfig: y}}}}";
     let (added, deleted) = cluster.update(whole, &[]).unwrap();
     assert_eq!((added.len(), deleted.len()), (0, 1));
@@ -505,7 +505,7 @@ fn masks_that_say_the_same_again_cost_nothing_and_mean_the_same() {
     let masks = vec!["desiredState"; 20_000];
     let (added, _) = cluster.update(&state, &masks).unwrap();
     assert_eq!(added.len(), 500);
-    // What is not there leads nowhere the second time as well as the first.
+    // A missing entry selects nothing the second time as well as the first.
     let mut with_absent = vec!["desiredState.workloads.w1"; 3];
     with_absent.extend(["desiredState.workloads", "desiredState.workloads.w1.tags"]);
     let (_, deleted) = cluster
@@ -522,7 +522,7 @@ fn masks_that_say_the_same_again_cost_nothing_and_mean_the_same() {
 }
 
 #[test]
-fn updates_with_endless_masks_are_refused_before_they_take_memory() {
+fn updates_with_too_many_masks_are_refused_before_decoding() {
     let mut cluster = Cluster::default();
     let commander = cluster.commander();
     let deep = vec!["x"; 200].join(".");

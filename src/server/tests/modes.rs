@@ -259,7 +259,7 @@ fn a_switch_sends_what_leaves_and_what_enters_and_nothing_else() {
         Some("Pending(Initial)")
     );
     assert_eq!(cluster.shown("base", "A").as_deref(), Some("Running(Ok)"));
-    // Back before the end of the old instance: what needs others stops before them.
+    // Back before the end of the old instance: dependents stop first.
     cluster.report(
         agent,
         &[
@@ -310,13 +310,13 @@ fn the_same_mode_and_changes_outside_of_it_change_nothing() {
         (cluster.take(agent), events(&cluster, commander)),
         (vec![], vec![])
     );
-    // It is known all the same.
+    // The mode is known nevertheless.
     cluster.switch("drive").unwrap();
     assert_eq!(cluster.effective_agent("nav"), Some("B"));
 }
 
 #[test]
-fn a_switch_tells_subscribers_the_new_reason_of_what_stays_outside() {
+fn mode_switch_publishes_the_new_reason_of_workloads_outside() {
     let mut cluster = Cluster::started_with(None, MANIFEST);
     cluster.settled_agent("A");
     let commander = cluster.commander();
@@ -378,7 +378,7 @@ fn a_workload_without_agent_loses_its_reason_inside_of_the_mode() {
 }
 
 #[test]
-fn workloads_and_mode_of_one_update_take_effect_together_or_not_at_all() {
+fn workloads_and_mode_of_one_update_apply_together() {
     let mut cluster = Cluster::started_with(None, MANIFEST);
     let agent = cluster.settled_agent("A");
     let both = |tag: &str| {
@@ -512,7 +512,7 @@ fn a_workload_reads_and_switches_with_the_rules_for_these_masks() {
 
 // ------------------------------------------------------------------- refusals
 
-/// What is refused: tags and config references of a workload, the configs, and the core of the
+/// Refused manifests: tags and config references of a workload, the configs, and the core of the
 /// error.
 const REFUSED: [(&str, &str, &str); 13] = [
     (
@@ -586,7 +586,7 @@ const NAME_RULE: &str = "Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-
 
 // [utest->swdd~server-modes-are-checked~1]
 #[test]
-fn what_modes_do_not_allow_is_refused_in_updates_manifests_and_stored_states() {
+fn invalid_modes_are_refused_in_updates_manifests_and_stores() {
     let (long, many) = ("m".repeat(64), "m ".repeat(65));
     for (fields, configs, core) in REFUSED {
         let [fields, core] =
@@ -652,7 +652,7 @@ fn the_config_item_stays_while_a_workload_has_the_tag() {
 // ---------------------------------------------------------------------- start
 
 #[test]
-fn a_stored_mode_counts_and_what_fails_at_the_start_stays_failed() {
+fn stored_mode_applies_and_failures_of_the_start_stay() {
     let manifest = format!(
         "{MANIFEST}  broken: {{agent: A, runtime: podman, runtimeConfig: '{{{{nothing}}}}', configs: {{o: other}}, \
          tags: {{modes: park}}}}\n"
@@ -709,7 +709,7 @@ fn hooked() -> (Cluster, PeerId) {
 }
 
 #[test]
-fn hooks_decide_where_a_workload_runs_but_not_whether_the_mode_has_it() {
+fn hooks_choose_the_agent_but_not_the_mode_of_a_workload() {
     let (mut cluster, _) = hooked();
     assert_eq!(cluster.effective_agent("nav"), Some(""));
     cluster.switch("drive").unwrap();
@@ -872,7 +872,7 @@ fn only_final_failures_of_essential_workloads_change_the_mode() {
 }
 
 #[test]
-fn a_failure_is_stored_sent_to_agents_and_explained_until_a_client_switches() {
+fn switch_by_a_failure_is_stored_sent_and_explained() {
     let mut cluster = Cluster::started_with(Some("limp"), &essential("NEVER"));
     let (agent, commander) = (cluster.settled_agent("A"), cluster.commander());
     cluster.request(commander, read(&["desiredState.configs"], true));
@@ -915,7 +915,7 @@ fn a_failure_is_stored_sent_to_agents_and_explained_until_a_client_switches() {
 }
 
 #[test]
-fn without_a_mode_for_failures_or_without_a_mode_failures_change_nothing() {
+fn failure_without_a_mode_for_failures_changes_nothing() {
     let mut cluster = Cluster::started_with(None, &essential("NEVER"));
     let agent = cluster.settled_agent("A");
     report(&mut cluster, agent, &[("brake", Phase::FailedLost, "")]);
@@ -963,7 +963,7 @@ fn a_workload_that_enters_the_mode_again_may_fail_again() {
 }
 
 #[test]
-fn in_the_mode_for_failures_and_outside_of_its_modes_a_failure_switches_nothing() {
+fn failure_in_the_failure_mode_or_outside_switches_nothing() {
     let manifest = essential("NEVER").replace("mode: drive", "mode: limp");
     let mut cluster = Cluster::started_with(Some("limp"), &manifest);
     let agent = cluster.settled_agent("A");
@@ -995,7 +995,7 @@ fn in_the_mode_for_failures_and_outside_of_its_modes_a_failure_switches_nothing(
 }
 
 #[test]
-fn updates_that_waited_for_hooks_during_a_failure_do_not_undo_its_switch() {
+fn updates_at_hooks_do_not_undo_the_switch_of_a_failure() {
     let (mut cluster, agent) = hooked();
     let commanders = [
         cluster.commander(),

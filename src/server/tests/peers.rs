@@ -142,7 +142,7 @@ fn tags_of_a_hello_are_shown_and_a_reconnect_begins_anew() {
 }
 
 #[test]
-fn a_newer_connection_of_an_agent_wins_and_the_end_of_the_older_one_changes_nothing() {
+fn newer_connection_of_an_agent_outlasts_the_older_one() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let old = cluster.settled_agent("agent_A");
     let new = cluster.agent("agent_A");
@@ -253,7 +253,7 @@ fn an_agent_speaks_for_itself_only_and_a_commander_for_nobody() {
 }
 
 #[test]
-fn removed_states_vanish_and_states_of_unknown_workloads_are_kept() {
+fn removed_states_vanish_and_unknown_workloads_are_kept() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let agent = cluster.settled_agent("agent_A");
     let other = cluster.settled_agent("agent_B");
@@ -275,7 +275,7 @@ fn removed_states_vanish_and_states_of_unknown_workloads_are_kept() {
 }
 
 #[test]
-fn an_agent_cannot_fill_the_memory_with_states_of_workloads_that_nobody_wants() {
+fn unwanted_states_of_one_agent_are_bounded() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let (mut agent, witness) = (
         cluster.settled_agent("agent_A"),
@@ -305,7 +305,7 @@ fn an_agent_cannot_fill_the_memory_with_states_of_workloads_that_nobody_wants() 
             .count();
         let wanted = 1;
         assert_eq!(count, NEVER_WANTED + wanted);
-        // What is wanted or known is taken all the same.
+        // Reports of wanted or known instances are still taken.
         let [first, second] = [0, 1].map(|index| strange(round * 100_000 + index));
         cluster.report(
             agent,
@@ -339,14 +339,14 @@ fn an_agent_cannot_fill_the_memory_with_states_of_workloads_that_nobody_wants() 
             )])],
             "what is not stored is not passed on"
         );
-        // A new connection begins anew.
+        // A new connection begins with empty counts.
         cluster.close(agent);
         agent = cluster.settled_agent("agent_A");
     }
 }
 
 #[test]
-fn agents_of_ever_new_names_cannot_fill_the_memory_with_states_that_nobody_wants() {
+fn unwanted_states_of_agents_with_new_names_are_bounded() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let witness = cluster.settled_agent("agent_B");
     let before = cluster.server.updates.workloads().states.iter().count();
@@ -390,7 +390,7 @@ fn agents_of_ever_new_names_cannot_fill_the_memory_with_states_that_nobody_wants
 }
 
 #[test]
-fn when_an_agent_goes_its_states_are_told_before_its_log_collections_end() {
+fn lost_agent_is_reported_before_its_log_collections_end() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let (agent_a, agent_b) = (
         cluster.settled_agent("agent_A"),
@@ -437,7 +437,7 @@ fn only_agents_and_the_older_cli_service_hear_of_states() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let (cli, commander) = (cluster.open(PeerHello::Cli), cluster.commander());
     let agent = cluster.agent("agent_A");
-    // The newcomer hears of all that are not its own; nobody else needs to.
+    // The new agent receives all states that are not its own; no other peer needs them.
     let others = vec![
         state(&c(), Phase::NotScheduled),
         state(&b(), Phase::PendingInitial),
@@ -487,13 +487,13 @@ fn strange_messages_change_nothing_and_keep_the_connection() {
         RequestContent::EventsCancel,
         RequestContent::LogsCancel,
     ] {
-        // Without an id there is nobody to answer to.
+        // A request without an id has no response.
         cluster.send_request(commander, String::new(), content);
     }
     assert_eq!(cluster.take(commander), []);
     assert!(!cluster.is_closed(commander));
     assert_eq!(cluster.read(&[]), before);
-    // Somebody whose stream is unknown is not listened to.
+    // Messages of an unknown stream are ignored.
     cluster.send(PeerId(999), ToServer::Goodbye);
     cluster.close(PeerId(999));
 }
@@ -583,7 +583,7 @@ fn hostile_texts_are_only_texts() {
 }
 
 #[test]
-fn an_older_connection_that_is_announced_late_does_not_replace_the_newer_one() {
+fn older_connection_announced_late_does_not_replace_the_newer() {
     let mut cluster = Cluster::default();
     let newer = cluster.settled_agent("agent_A");
     let (outbox, reader) = ankaios_wire::outbox::outbox();

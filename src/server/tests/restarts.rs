@@ -1,5 +1,4 @@
-//! Restarts of workloads with all that need them: what agents are sent, and what may come
-//! meanwhile.
+//! Restarts of workloads with their dependents: the plans of agents, and events meanwhile.
 
 use super::*;
 use crate::settings::ModeSettings;
@@ -133,7 +132,7 @@ fn plan(added: &str, deleted: &str) -> (String, String) {
 
 // [utest->swdd~server-restarts-workloads~1]
 #[test]
-fn what_needs_a_restarted_workload_is_out_with_it_until_all_have_ended() {
+fn dependents_leave_with_a_restarted_workload_until_all_ended() {
     let mut rig = Rig::new();
     let back = rig.restart(&["storage"]).unwrap();
     assert_eq!(
@@ -201,7 +200,7 @@ fn the_response_names_what_ends_and_starts_with_its_agent() {
 }
 
 #[test]
-fn with_an_update_only_what_it_changes_is_restarted_with_what_needs_that() {
+fn update_restarts_only_changed_workloads_and_dependents() {
     let mut rig = Rig::new();
     let all = ["storage", "log", "unknown"];
     assert_eq!(
@@ -232,7 +231,7 @@ fn with_an_update_only_what_it_changes_is_restarted_with_what_needs_that() {
 }
 
 #[test]
-fn what_cannot_be_restarted_is_refused_with_the_reason_and_nothing_changes() {
+fn impossible_restart_is_refused_with_its_reason() {
     let mut cluster = Cluster::default();
     cluster.server.set_modes(ModeSettings {
         config_item: "mode".to_owned(),
@@ -321,7 +320,7 @@ fn a_second_restart_of_the_same_joins_and_of_others_does_not() {
 }
 
 #[test]
-fn what_is_changed_meanwhile_comes_back_in_its_new_form_and_what_is_deleted_does_not() {
+fn restarted_workload_comes_back_in_its_newest_revision() {
     let mut rig = Rig::new();
     rig.restart(&["storage"]).unwrap();
     rig.cluster.take_all();
@@ -377,7 +376,7 @@ fn an_agent_that_is_lost_is_not_waited_for() {
 }
 
 #[test]
-fn a_lost_agent_that_comes_back_meanwhile_stops_what_is_out_and_then_starts_it() {
+fn agent_lost_during_a_restart_stops_and_then_starts() {
     let mut rig = Rig::new();
     rig.restart(&["storage"]).unwrap();
     rig.cluster.close(rig.b);
@@ -405,7 +404,7 @@ fn a_lost_agent_that_comes_back_meanwhile_stops_what_is_out_and_then_starts_it()
 }
 
 #[test]
-fn what_leaves_or_enters_the_mode_meanwhile_is_as_the_mode_says_afterwards() {
+fn workload_restarted_during_a_mode_switch_follows_the_mode() {
     let mut cluster = Cluster::default();
     cluster.server.set_modes(ModeSettings {
         config_item: "mode".to_owned(),
@@ -457,7 +456,8 @@ fn what_leaves_or_enters_the_mode_meanwhile_is_as_the_mode_says_afterwards() {
     );
 }
 
-/// It would be started before the end of what waits for its own end, which then waits for ever.
+/// It would be started before the end of a workload that waits for its end, and would wait without
+/// end.
 #[test]
 fn a_restart_of_a_dependent_lets_what_waits_for_it_end_first() {
     let mut rig = Rig::new();
@@ -479,7 +479,7 @@ fn a_restart_of_a_dependent_lets_what_waits_for_it_end_first() {
 
 /// It would stay away as long as they run.
 #[test]
-fn a_restart_of_a_dependent_does_not_wait_for_what_others_keep_from_ending() {
+fn restart_of_a_dependent_does_not_wait_for_blocked_ends() {
     let mut rig = Rig::new();
     let maps = "{desiredState: {apiVersion: v1, workloads: {maps: {agent: A, runtime: podman, runtimeConfig: x, \
                 dependencies: {storage: ADD_COND_RUNNING}}}}}";
@@ -506,7 +506,7 @@ fn a_restart_of_a_dependent_does_not_wait_for_what_others_keep_from_ending() {
 /// Agents of Eclipse Ankaios never report the end of an instance that was deleted before it was
 /// created.
 #[test]
-fn what_waits_to_start_is_not_deleted_and_its_old_instance_is_waited_for() {
+fn waiting_workload_is_not_deleted_and_its_old_instance_ends() {
     let mut rig = Rig::new();
     rig.cluster.update(NEW_STORAGE, &[STORAGE]).unwrap();
     rig.cluster.report(
@@ -539,7 +539,7 @@ fn what_waits_to_start_is_not_deleted_and_its_old_instance_is_waited_for() {
 }
 
 #[test]
-fn a_newer_form_of_what_waits_to_start_is_sent_at_once_and_its_end_is_not_waited_for() {
+fn newer_revision_of_a_waiting_workload_is_sent_at_once() {
     let mut rig = Rig::new();
     rig.cluster.update(NEW_STORAGE, &[STORAGE]).unwrap();
     rig.cluster.report(
@@ -598,7 +598,7 @@ fn hooks_are_not_asked_and_what_they_made_comes_back() {
 
 /// It waits to start, as far as the server knows, while its agent starts it already.
 #[test]
-fn what_starts_before_its_agent_knows_of_the_restart_becomes_a_part_of_it() {
+fn dependent_started_before_the_restart_arrives_joins_it() {
     let mut rig = Rig::new();
     rig.restart(&["web"]).unwrap();
     rig.all_removed(&["nav", "web"]);

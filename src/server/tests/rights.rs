@@ -119,7 +119,7 @@ fn an_agent_cannot_ask_for_itself_or_for_workloads_of_others() {
             && cluster.server.subscriptions.has_no(SubscriptionKind::Logs)
     );
     assert!(!cluster.is_closed(agent));
-    // Whoever commands may do all that, whatever the id looks like.
+    // Commanders may do all that, whatever the id looks like.
     for peer in [cluster.commander(), cluster.open(PeerHello::Cli)] {
         assert!(cluster.may_read(peer, "theirs@1") && cluster.may_read(peer, "1"));
     }
@@ -128,7 +128,7 @@ fn an_agent_cannot_ask_for_itself_or_for_workloads_of_others() {
 }
 
 #[test]
-fn the_rules_of_the_workload_count_and_cancels_are_always_carried_out() {
+fn rules_of_the_workload_apply_and_cancels_are_always_served() {
     let write = "allowRules: [{type: StateRule, operation: Write, filterMasks: [desiredState.workloads.w]}], denyRules: [{type: LogRule, workloadNames: ['*']}]";
     let workloads = [
         workload("reader", "A", "x", READ_AGENTS),
@@ -195,7 +195,7 @@ fn the_rules_of_the_workload_count_and_cancels_are_always_carried_out() {
 }
 
 #[test]
-fn a_workload_that_is_still_being_stopped_asks_by_its_last_rules_until_it_is_gone() {
+fn stopping_workload_has_its_last_rules_until_it_is_gone() {
     type End = fn(&mut Cluster);
     let deleted: End = |cluster| {
         _ = cluster
@@ -247,7 +247,7 @@ fn a_workload_that_is_still_being_stopped_asks_by_its_last_rules_until_it_is_gon
 
 /// Seed 3002773 of the simulation.
 #[test]
-fn a_report_that_ends_one_instance_and_brings_back_another_one_leaves_its_last_rules() {
+fn report_of_an_end_and_a_return_leaves_the_last_rules() {
     let mut cluster = Cluster::with_manifest(&manifest(&[workload("w", "A", "x", ALL)]));
     let agent = cluster.settled_agent("A");
     let (old, new) = (instance("w", "x", "A"), instance("w", "y", "A"));
@@ -348,7 +348,7 @@ configs: {where: A}
 
 // ------------------------------------------------------ subscriptions and logs
 
-/// Whether an agent that comes is told to the subscriber.
+/// Returns whether the subscriber is notified of an agent that connects.
 fn is_told(cluster: &mut Cluster, peer: PeerId, id: &str) -> bool {
     cluster.take_all();
     let other = cluster.agent("other");
@@ -362,7 +362,7 @@ fn is_told(cluster: &mut Cluster, peer: PeerId, id: &str) -> bool {
 }
 
 #[test]
-fn an_update_that_takes_the_right_away_ends_subscriptions_at_once_and_says_so() {
+fn update_that_takes_a_right_away_ends_subscriptions() {
     let deny = "allowRules: [{type: StateRule, operation: Read, filterMasks: ['*']}], denyRules: [{type: StateRule, operation: Read, filterMasks: [agents.A]}]";
     for (rules, config, ended) in [
         ("", "x", true),
@@ -413,7 +413,7 @@ fn an_update_that_takes_the_right_away_ends_subscriptions_at_once_and_says_so() 
 
 /// Seed 3005533 of the simulation.
 #[test]
-fn a_workload_that_comes_back_to_its_agent_without_the_right_follows_nothing_any_more() {
+fn workload_that_returns_without_the_right_gets_no_events() {
     for (rules, ended) in [("", true), (READ_AGENTS, false)] {
         let mut cluster =
             Cluster::with_manifest(&manifest(&[workload("w", "A", "x", READ_AGENTS)]));
@@ -445,7 +445,7 @@ fn a_workload_that_comes_back_to_its_agent_without_the_right_follows_nothing_any
 }
 
 #[test]
-fn a_subscription_and_a_collection_of_logs_end_with_the_instance_that_asked() {
+fn subscriptions_and_logs_end_with_their_instance() {
     let workloads = [
         workload("w", "A", "x", ALL),
         workload("other", "B", "x", ""),
@@ -478,7 +478,7 @@ fn a_subscription_and_a_collection_of_logs_end_with_the_instance_that_asked() {
     assert!(!is_told(&mut cluster, agent, "w@old"));
     assert!(is_told(&mut cluster, agent, "w@events"));
     assert!(!cluster.server.subscriptions.has_no(SubscriptionKind::Logs));
-    // The container is made anew without an update.
+    // The container is created again without an update.
     cluster.take_all();
     cluster.report(
         agent,
@@ -499,7 +499,7 @@ fn a_subscription_and_a_collection_of_logs_end_with_the_instance_that_asked() {
 
 /// Seed 3012384 of the simulation.
 #[test]
-fn what_an_older_instance_asked_ends_with_it_although_a_newer_one_was_gone_first() {
+fn requests_of_an_older_instance_end_with_it() {
     let workloads = [
         workload("w", "A", "x", ALL),
         workload("other", "B", "x", ""),
@@ -540,7 +540,7 @@ fn what_an_older_instance_asked_ends_with_it_although_a_newer_one_was_gone_first
 }
 
 #[test]
-fn log_lines_and_ends_count_only_from_the_agent_that_was_asked_for_them() {
+fn log_lines_of_an_agent_without_a_request_are_dropped() {
     let workloads = [workload("a", "A", "x", ""), workload("b", "B", "x", "")];
     let mut cluster = Cluster::with_manifest(&manifest(&workloads));
     let (agent_a, agent_b) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
@@ -574,7 +574,7 @@ fn log_lines_and_ends_count_only_from_the_agent_that_was_asked_for_them() {
             cluster.send(peer, message);
         }
     }
-    // Not even the right one for what it was not asked for.
+    // Not even the right agent for instances that were not requested from it.
     cluster.send(agent_a, stop(&b));
     cluster.send(agent_a, lines(&[entry(&b, "forged")]));
     assert_eq!(cluster.take(commander), []);

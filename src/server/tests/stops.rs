@@ -1,5 +1,5 @@
-//! Stopped workloads: what agents are sent, what starts them again and what does not, and who may
-//! stop them.
+//! Stopped workloads: the plans of agents, the events that start them again, and the rights to stop
+//! them.
 
 use super::*;
 use crate::settings::ModeSettings;
@@ -218,7 +218,7 @@ fn stopped_workload_is_not_restarted() {
     });
     let reason = "workload 'web' does not run: it is stopped; 'ank start web' starts it";
     assert_eq!(rig.send(restart), refused(reason));
-    // What it needs is restarted without it.
+    // A workload that it needs is restarted without it.
     let restart = RequestContent::UpdateState(UpdateState {
         restart: vec!["db".to_owned()],
         ..UpdateState::default()

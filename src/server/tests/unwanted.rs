@@ -1,4 +1,4 @@
-//! States of instances that nobody wants: bounded in number and size, whatever agents report.
+//! States of unwanted instances: bounded in number and size, whatever agents report.
 
 use super::*;
 use crate::updates::{DELETED_OF_WORKLOAD, NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
@@ -44,7 +44,7 @@ fn info(cluster: &Cluster, instance: &InstanceName) -> usize {
 }
 
 #[test]
-fn of_workloads_that_nobody_wants_only_short_texts_are_kept_and_told() {
+fn info_of_unwanted_instances_is_cut() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let (agent, witness) = (
         cluster.settled_agent("agent_A"),
@@ -92,7 +92,7 @@ fn of_workloads_that_nobody_wants_only_short_texts_are_kept_and_told() {
     assert_eq!(info(&cluster, &a()), ADDITIONAL_INFO_MAX);
 }
 
-/// Whatever an agent makes up, all others would be told of it again and again.
+/// All others would receive each state that an agent invents.
 #[test]
 fn the_end_of_what_nobody_knows_is_told_to_nobody() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
@@ -127,7 +127,7 @@ fn the_end_of_what_nobody_knows_is_told_to_nobody() {
 }
 
 #[test]
-fn many_instances_of_one_workload_are_not_kept_whether_it_is_wanted_or_not() {
+fn instances_of_one_workload_are_bounded() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let agent = cluster.settled_agent("agent_A");
     for workload in ["a", "stray"] {
@@ -155,7 +155,7 @@ fn many_instances_of_one_workload_are_not_kept_whether_it_is_wanted_or_not() {
 }
 
 #[test]
-fn of_agents_that_are_gone_nothing_is_kept_that_was_never_wanted_and_all_hear_that() {
+fn unwanted_instances_of_a_lost_agent_are_removed() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let (agent, witness) = (
         cluster.settled_agent("agent_A"),
@@ -209,7 +209,7 @@ fn very_long_names_are_not_kept() {
 }
 
 #[test]
-fn an_agent_that_reports_no_ends_cannot_fill_the_memory_with_earlier_forms_of_a_workload() {
+fn agent_that_reports_no_ends_is_bounded_in_old_revisions() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let (agent, witness) = (
         cluster.settled_agent("agent_A"),
@@ -259,7 +259,7 @@ fn an_agent_that_reports_no_ends_cannot_fill_the_memory_with_earlier_forms_of_a_
 }
 
 #[test]
-fn tags_that_an_update_gives_to_an_agent_are_bounded_like_those_of_its_hello() {
+fn tags_in_an_update_are_bounded_as_those_of_a_hello() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     cluster.agent("agent_A");
     let tags = |bytes: usize| {
@@ -300,7 +300,7 @@ fn all_agents_together_leave_no_more_than_any_client_can_read() {
     }
     let bytes = cluster.read(&["workloadStates"]).len();
     assert!((512 * 1024..2 * 1024 * 1024).contains(&bytes), "{bytes}");
-    // Short names, of which so many are no mistake either.
+    // Short names, of which this number is no mistake either.
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let mut peers = Vec::new();
     for agent in 0..16 {

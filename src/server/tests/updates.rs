@@ -35,7 +35,7 @@ fn instance(name: &str, agent: &str) -> InstanceName {
 }
 
 #[test]
-fn each_connected_agent_gets_one_plan_with_its_workloads_sorted_by_name() {
+fn each_connected_agent_gets_one_plan_sorted_by_name() {
     let mut cluster = Cluster::with_manifest(&manifest(&[("old", "A", ""), ("moves", "A", "")]));
     let (a, b, idle) = (
         cluster.settled_agent("A"),
@@ -90,10 +90,10 @@ fn each_connected_agent_gets_one_plan_with_its_workloads_sorted_by_name() {
     );
 }
 
-/// Several updates may each render as much as one may. A start renders them together: what is too
-/// much fails, and neither those that take little nor the start itself.
+/// Several updates may each render up to the bound. A start renders them together: workloads above
+/// the bound fail, but neither small ones nor the start itself.
 #[test]
-fn a_start_renders_what_it_can_and_the_rest_fails_with_the_reason() {
+fn start_renders_what_it_can_and_the_rest_fails() {
     let template = format!("{}{}", "{{#each @root/l}}".repeat(5), "{{/each}}".repeat(5));
     let workload = |name: &str| {
         format!(
@@ -222,7 +222,7 @@ fn a_start_renders_what_it_can_and_the_rest_fails_with_the_reason() {
 
 /// Earlier versions took a day.
 #[test]
-fn a_stored_workload_whose_checks_may_take_too_long_today_fails_alone() {
+fn stored_workload_with_too_slow_checks_fails_alone() {
     let stored = desired(
         "apiVersion: v1\nworkloads:\n  slow:\n    agent: A\n    runtime: podman\n    runtimeConfig: |\n      image: i\n      \
          lifecycle: { ready: { exec: [check], timeoutMs: 86400000 } }\n  quick:\n    agent: A\n    runtime: podman\n    \
@@ -258,7 +258,7 @@ fn a_stored_workload_whose_checks_may_take_too_long_today_fails_alone() {
 }
 
 #[test]
-fn an_update_without_changes_succeeds_with_empty_lists_and_tells_nobody() {
+fn update_without_changes_succeeds_and_sends_nothing() {
     let workloads = [("a", "A", ", tags: {k: v}")];
     let mut cluster = Cluster::with_manifest(&manifest(&workloads));
     let agent = cluster.settled_agent("A");
@@ -270,7 +270,7 @@ fn an_update_without_changes_succeeds_with_empty_lists_and_tells_nobody() {
 }
 
 #[test]
-fn new_workloads_begin_as_initial_or_not_scheduled_and_known_states_stay() {
+fn new_workloads_are_initial_and_known_states_stay() {
     let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", "")]));
     let agent = cluster.settled_agent("A");
     cluster.report(agent, &[(&instance("a", "A"), Phase::Running)]);
@@ -343,7 +343,7 @@ fn the_server_finishes_deletes_that_no_agent_has_heard_of() {
 }
 
 #[test]
-fn a_workload_of_an_agent_that_was_there_keeps_its_state_until_the_agent_reports() {
+fn workload_of_a_lost_agent_keeps_its_state_until_a_report() {
     let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", "")]));
     let agent = cluster.settled_agent("A");
     let name = instance("a", "A");
@@ -358,7 +358,7 @@ fn a_workload_of_an_agent_that_was_there_keeps_its_state_until_the_agent_reports
 }
 
 #[test]
-fn what_an_agent_lost_while_it_was_away_is_removed_when_it_has_told_all_it_has() {
+fn instance_lost_with_its_agent_is_gone_after_its_report() {
     let all = [
         ("stays", "A", ""),
         ("lost", "A", ""),
@@ -388,8 +388,8 @@ fn what_an_agent_lost_while_it_was_away_is_removed_when_it_has_told_all_it_has()
             "{clean_end}"
         );
         cluster.take_all();
-        // The report may take several messages, and until its end nothing follows from what is
-        // missing.
+        // The report may take several messages, and until its end a missing instance has no
+        // consequence.
         cluster.report(agent, &[]);
         assert!(
             names.iter().all(|name| cluster.phase(name).is_some()),
@@ -434,7 +434,7 @@ fn what_an_agent_lost_while_it_was_away_is_removed_when_it_has_told_all_it_has()
 }
 
 #[test]
-fn what_is_added_and_deleted_again_before_the_end_of_the_report_is_for_the_agent_to_report() {
+fn instance_added_and_deleted_before_the_report_stays() {
     let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", "")]));
     let agent = cluster.settled_agent("A");
     cluster.report(agent, &[(&instance("a", "A"), Phase::Running)]);
@@ -448,7 +448,7 @@ fn what_is_added_and_deleted_again_before_the_end_of_the_report_is_for_the_agent
 }
 
 #[test]
-fn an_update_that_keeps_the_instance_keeps_the_entry_of_a_workload_nobody_has_heard_of() {
+fn update_of_the_same_instance_keeps_an_unreported_entry() {
     for agent in ["", "never_there"] {
         let mut cluster = Cluster::with_manifest(&manifest(&[("a", agent, "")]));
         let witness = cluster.settled_agent("witness");
@@ -548,7 +548,7 @@ fn a_dependency_that_was_dropped_delays_no_delete() {
 /// did so the second time, all that it knew was the end of the first form; the second one, which
 /// needs b, may have been started since.
 #[test]
-fn a_delete_waits_for_a_form_that_was_replaced_when_only_the_end_of_an_earlier_one_was_known() {
+fn delete_waits_for_a_replaced_revision_after_an_earlier_end() {
     let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", ""), ("b", "B", "")]));
     let (agent_of_a, agent) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
     let (a, b) = (instance("a", "A"), instance("b", "B"));
@@ -572,7 +572,7 @@ fn a_delete_waits_for_a_form_that_was_replaced_when_only_the_end_of_an_earlier_o
 /// Simulated seed 5387: b was deleted and came back while a, which had needed it, went on without
 /// needing it.
 #[test]
-fn a_delete_that_waits_for_what_no_longer_needs_it_is_told_again_without_that_condition() {
+fn waiting_delete_is_sent_again_without_a_former_dependent() {
     for (back, agent_of_b) in [
         (None, ""),
         (Some(("b", "A", ", tags: {k: v}")), "A"),
@@ -608,9 +608,9 @@ fn a_delete_that_waits_for_what_no_longer_needs_it_is_told_again_without_that_co
     }
 }
 
-/// Seed 90806 of the simulation: nobody reports states of what has no agent.
+/// Seed 90806 of the simulation: a workload without an agent has no reports.
 #[test]
-fn a_delete_does_not_wait_for_what_has_no_agent_and_no_longer_needs_it() {
+fn delete_does_not_wait_for_a_former_dependent_without_agent() {
     let mut cluster =
         Cluster::with_manifest(&manifest(&[("a", "nobody", NEEDS_B), ("b", "A", "")]));
     let agent = cluster.settled_agent("A");
@@ -635,11 +635,11 @@ fn a_delete_does_not_wait_for_what_has_no_agent_and_no_longer_needs_it() {
     );
 }
 
-/// Seeds 1202390 and 770985 of the simulation: what was last known of the old form was that it
-/// waits to start, which its agent may have let it do meanwhile. Then what it needs was stopped
-/// beside it.
+/// Seeds 1202390 and 770985 of the simulation: the last known state of the old revision was that it
+/// waits to start, and its agent may have started it meanwhile. Then a workload that it needs was
+/// stopped beside it.
 #[test]
-fn a_delete_waits_until_the_agent_has_heard_that_what_needed_it_moves_away() {
+fn delete_waits_until_the_agent_knows_that_a_dependent_moves() {
     for last_known in [
         Phase::PendingWaitingToStart,
         Phase::Succeeded,
@@ -687,10 +687,9 @@ fn a_delete_waits_until_the_agent_has_heard_that_what_needed_it_moves_away() {
 }
 
 /// An update that keeps the instance name waits at its agent for what an earlier server has said,
-/// or this one on an earlier connection. Nobody told the agent any more that it had to wait for
-/// less.
+/// or this one on an earlier connection. The agent was not sent that it had to wait for less.
 #[test]
-fn an_update_in_place_does_not_wait_for_what_no_longer_needs_it_after_a_restart_of_the_server() {
+fn restarted_server_relieves_an_update_in_place() {
     let (a, b) = (instance("a", "B"), instance("b", "A"));
     for needed in [false, true] {
         let present = [
@@ -732,9 +731,9 @@ fn an_update_in_place_does_not_wait_for_what_no_longer_needs_it_after_a_restart_
 
 /// Simulated seeds 810495 and 900351: what a delete waits for was known to a server that was
 /// killed, or was forgotten with the connection or when the instance was started again while it
-/// waits. Then nobody told the agent any more that it had to wait for less.
+/// waits. Then the agent was not sent any more that it had to wait for less.
 #[test]
-fn a_delete_whose_conditions_were_forgotten_does_not_wait_for_what_no_longer_needs_it() {
+fn delete_with_forgotten_conditions_is_relieved() {
     let (a, b) = (instance("a", "A"), instance("b", "B"));
     for still_needed in [false, true] {
         let present = [("a", "A", if still_needed { NEEDS_B } else { "" })];
@@ -799,11 +798,11 @@ fn a_delete_whose_conditions_were_forgotten_does_not_wait_for_what_no_longer_nee
     }
 }
 
-/// Simulated seed 3000153: an update in place was told while the one before removed the container.
-/// When that was gone, the server forgot what the newer one waits for, and the agent was not told
+/// Simulated seed 3000153: an update in place was sent while the one before removed the container.
+/// When that was gone, the server forgot the conditions of the newer one, and did not send the agent
 /// any more that it had to wait for less.
 #[test]
-fn an_update_in_place_that_waits_behind_another_one_does_not_wait_for_what_no_longer_needs_it() {
+fn update_in_place_behind_another_one_is_relieved() {
     let mut cluster = Cluster::with_manifest(&manifest(&[("b", "B", "")]));
     let (agent_of_a, agent) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
     let (a, b) = (instance("a", "A"), instance("b", "B"));
@@ -840,7 +839,7 @@ fn an_update_in_place_that_waits_behind_another_one_does_not_wait_for_what_no_lo
     assert_eq!(names(&plan.added), ["b"]);
     cluster.report(agent, &[(&b, Phase::Removed), (&b, Phase::Running)]);
     assert!(plans(&cluster.take(agent)).is_empty(), "it is told once");
-    // What was told of an instance that is not wanted any more ends with it.
+    // The conditions of an instance that is not wanted any more end with it.
     update(&mut cluster, NEEDS_B, "second");
     cluster
         .update(&new_state(&[("a", "A", NEEDS_B)]), &[])
@@ -851,7 +850,7 @@ fn an_update_in_place_that_waits_behind_another_one_does_not_wait_for_what_no_lo
 }
 
 #[test]
-fn a_stopped_dependent_that_was_removed_delays_no_delete_and_is_forgotten() {
+fn removed_dependent_delays_no_delete_and_is_forgotten() {
     let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", NEEDS_B), ("b", "A", "")]));
     let agent = cluster.settled_agent("A");
     cluster.report(agent, &[(&instance("a", "A"), Phase::Running)]);
@@ -923,7 +922,7 @@ fn config_keys_and_aliases_are_checked_before_anything_else() {
 }
 
 #[test]
-fn a_changed_config_updates_exactly_the_workloads_that_become_different() {
+fn changed_config_updates_exactly_the_different_workloads() {
     let with_configs = |k: &str, other: &str, rest: &str| {
         format!(
             "desiredState:\n  apiVersion: v1\n  configs: {{k: '{k}', other: '{other}'}}\n  workloads:\n    \
@@ -997,7 +996,7 @@ fn a_changed_config_updates_exactly_the_workloads_that_become_different() {
 }
 
 #[test]
-fn an_update_looks_at_what_it_names_and_at_the_users_of_its_configs_alone() {
+fn update_examines_only_its_workloads_and_config_users() {
     let mut cluster = Cluster::default();
     let lines: String = (0..1_000)
         .map(|index| {
@@ -1177,7 +1176,7 @@ fn a_hundred_thousand_workloads_in_one_update() {
 }
 
 #[test]
-fn a_lifecycle_block_is_checked_after_rendering_and_refused_with_workload_and_line() {
+fn lifecycle_block_is_checked_after_rendering() {
     let state = |key: &str| {
         format!(
             "desiredState:\n  apiVersion: v1\n  configs: {{key: {key}}}\n  workloads:\n    db:\n      agent: A\n      \
@@ -1215,7 +1214,7 @@ fn restart_with_without_a_dependency_is_refused() {
 }
 
 #[test]
-fn a_mount_point_that_adds_options_to_its_mount_is_refused_unless_it_was_stored_before() {
+fn mount_point_with_options_is_refused_unless_stored_before() {
     let bad = |point: &str| {
         manifest(&[(
             "w",

@@ -1,4 +1,4 @@
-//! Reads of what workloads use: who is asked, how long the response waits, what it holds.
+//! Usage reads: the requests to agents, the wait for their samples, and the response.
 
 use super::subscriptions::USAGE_READS_OF_WORKLOAD;
 use super::*;
@@ -130,7 +130,7 @@ fn able(cluster: &mut Cluster, name: &str) -> PeerId {
     }))
 }
 
-/// A sample in which the instance of `workload` has so many processes.
+/// A sample in which the instance of `workload` has this number of processes.
 fn sample(workload: &str, pids: u64) -> AgentUsage {
     let usage = WorkloadUsage {
         pids: Some(pids),
@@ -235,7 +235,7 @@ fn has_usage(state: &str) -> bool {
 }
 
 #[test]
-fn only_masks_that_begin_with_its_name_read_it_and_subscriptions_never_do() {
+fn usage_is_read_only_by_masks_that_begin_with_its_name() {
     let mut rig = Rig::new();
     for masks in [&[][..], &["*"], &["*.A"], &["usageFoo"], &["agents"], &[""]] {
         rig.ask("1", masks);
@@ -289,7 +289,7 @@ fn after_a_second_the_response_goes_without_those_that_are_late() {
 }
 
 #[test]
-fn reads_join_a_request_under_way_and_each_waits_for_its_own_second() {
+fn usage_reads_join_an_open_request_and_wait_a_second_each() {
     let mut rig = Rig::new();
     rig.ask("1", &["usage.A"]);
     let number = rig.requested(0)[0];
@@ -361,7 +361,7 @@ fn an_agent_that_cannot_or_that_leaves_is_named_at_once() {
 }
 
 #[test]
-fn what_nobody_asked_for_and_instances_that_nobody_knows_are_left_out() {
+fn unrequested_samples_and_unknown_instances_are_left_out() {
     let mut rig = Rig::new();
     rig.respond(0, 1, sample("a", 3));
     rig.ask("1", &["usage.A"]);
@@ -402,8 +402,7 @@ fn what_nobody_asked_for_and_instances_that_nobody_knows_are_left_out() {
 }
 
 #[test]
-fn no_response_is_built_before_the_one_before_it_is_taken_and_a_workload_has_a_share_of_the_reads()
-{
+fn usage_response_is_built_after_the_one_before_is_taken() {
     let mut rig = Rig::new();
     let large = format!(
         "{{desiredState: {{configs: {{large: {}}}}}}}",

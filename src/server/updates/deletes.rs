@@ -477,7 +477,7 @@ mod tests {
     /// and was undone at once. Its agent heard late of both, and may have started the first
     /// revision meanwhile.
     #[test]
-    fn what_any_form_of_a_stopping_instance_needs_waits_until_that_has_stopped() {
+    fn needs_of_all_revisions_of_a_stopping_instance_wait() {
         let mut deletes = Deletes::default();
         for needs in [NEEDS_B, NEEDS_DB, &[]] {
             deletes.note_stopping(added("web", needs));
@@ -494,9 +494,9 @@ mod tests {
         );
     }
 
-    /// `db` on A waits to be deleted until `web` has stopped, which needs it. Returns what is sent
-    /// again once `web` has come back in another revision: as `id`, with these dependencies, in
-    /// this state.
+    /// `db` on A waits to be deleted until `web` has stopped, which needs it. Returns the deletes that
+    /// are sent again once `web` has come back in another revision: as `id`, with these
+    /// dependencies, in this state.
     fn relieved(
         id: &str,
         needs: &[(&str, AddCondition)],
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delete_does_not_wait_for_ever_for_a_dependent_that_no_longer_depends_on_it() {
+    fn delete_does_not_wait_for_a_former_dependent() {
         let waits_for_nobody = [delete(&instance("db"), &[])];
         assert_eq!(relieved("new", &[], Phase::Running, None), waits_for_nobody);
         assert_eq!(
@@ -569,10 +569,10 @@ mod tests {
         }
     }
 
-    /// Seed 70979 of the simulation: the agent let the older instance wait for what it was sent for
-    /// a newer one, which it had never started, and was not sent that this had to wait for less.
+    /// Seed 70979 of the simulation: the agent let the older instance wait for the conditions of a
+    /// newer one, which it had never started, and was not sent that it had to wait for less.
     #[test]
-    fn an_older_instance_waits_for_what_was_sent_last_of_its_workload() {
+    fn older_instance_waits_for_the_conditions_sent_last() {
         let instance = |id: &str, agent: &str| InstanceName::with_id("db", id, agent);
         let (old, unstarted, elsewhere) =
             (instance("2", "A"), instance("1", "A"), instance("2", "B"));
@@ -604,7 +604,7 @@ mod tests {
 
     /// Each agent knows only what its own workloads wait for.
     #[test]
-    fn workloads_that_wait_for_the_end_of_each_other_on_several_agents_do_not_wait_for_ever() {
+    fn circle_of_waiting_deletes_over_agents_is_broken() {
         let instance = |name: &str, agent: &str| InstanceName::with_id(name, "id", agent);
         let all =
             [("a", "b"), ("b", "c"), ("c", "a")].map(|(name, next)| (instance(name, name), next));
@@ -644,7 +644,7 @@ mod tests {
 
     /// A manifest decides how long a chain is, and each of it reports that it waits.
     #[test]
-    fn a_chain_of_deletes_is_followed_for_a_bounded_way_however_long_it_is() {
+    fn chain_of_deletes_is_followed_up_to_a_bound() {
         let circle = |length: usize| {
             let names: Vec<String> = (0..length).map(|number| format!("w{number:05}")).collect();
             let all: Vec<InstanceName> = names.iter().map(|name| instance(name)).collect();

@@ -625,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_template_was_told_with_the_lines_around_it() {
+    fn template_error_does_not_quote_the_lines_around_it() {
         let error = render("options: [-e, KEY=hunter2]\n{{#if n}}\npassword: hunter2")
             .unwrap_err()
             .to_string();
@@ -641,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn agent_and_files_are_rendered_and_a_workload_without_aliases_is_left_alone() {
+    fn agent_and_files_are_rendered_only_with_references() {
         let mut with_files = workload("c\n{{m}}");
         with_files.agent = "agent_{{n}}".into();
         with_files.files = vec![
@@ -753,7 +753,7 @@ mod tests {
     }
 
     #[test]
-    fn the_partial_gets_its_content_and_no_copy_of_what_is_around_it() {
+    fn partial_gets_its_content_and_no_other_values() {
         for (template, expected) in [
             ("{{#with h}}{{> indent content=@root/n}}{{/with}}", "8081"),
             ("{{#each arr}}{{> indent content=this}}{{/each}}", "mno"),
@@ -970,7 +970,7 @@ mod tests {
     }
 
     #[test]
-    fn all_templates_of_an_update_share_their_steps_and_the_next_update_has_new_ones() {
+    fn templates_of_one_update_share_their_steps() {
         let templates = Templates::default();
         let configs = configs();
         let loops = Arc::new(workload(&format!(
@@ -999,7 +999,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_inside_of_parameters_count_as_often_as_they_look_at_a_large_config() {
+    fn nested_parameters_cost_a_read_of_a_large_config_each() {
         let text = || ConfigItem::Text("x".repeat(3 * 1024 * 1024));
         let equal = |times: usize| {
             format!(
@@ -1061,7 +1061,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_configs_for_many_workloads_of_one_update_are_counted() {
+    fn copies_of_configs_for_many_workloads_are_counted() {
         let item = ConfigItem::Text("x".repeat(3 * 1024 * 1024));
         let templates = Templates::default();
         let mut workload = Workload::new("A", "podman", "\\{{x}}");

@@ -167,7 +167,7 @@ fn lost_agent_makes_the_states_of_its_instances_unknown() {
 }
 
 #[test]
-fn instance_lost_while_its_agent_was_away_is_gone_after_the_first_report() {
+fn instance_lost_with_its_agent_is_gone_after_first_report() {
     let mut updates = with_running_web();
     commit(&mut updates, change_of_web(None));
     updates.agent_connected(&"A".into());

@@ -468,7 +468,7 @@ workloads:
     }
 
     #[test]
-    fn an_instance_that_ends_after_it_was_replaced_and_deleted_leaves_nothing() {
+    fn instance_ended_after_its_delete_leaves_no_times() {
         let mut cluster = Cluster::with_manifest(
             "{apiVersion: v1, workloads: {w: {agent: A, runtime: r, runtimeConfig: x}}}",
         );

@@ -41,7 +41,7 @@ pub(crate) fn ask_for(rig: &mut Rig, id: &str, content: RequestContent) -> Strin
     format!("{:?}", rig.cluster.take(rig.a))
 }
 
-/// Its failure would put back what it may not write.
+/// The rollback after its failure would restore workloads that it must not write.
 #[test]
 fn a_workload_joins_no_update_of_what_it_may_not_write() {
     let user = with_rights("user", "'desiredState.workloads.mine'");
@@ -78,7 +78,7 @@ fn a_workload_goes_on_with_an_update_of_its_own() {
 }
 
 #[test]
-fn workloads_leave_room_for_updates_of_commanders_and_never_take_their_place() {
+fn updates_of_workloads_leave_places_to_commanders() {
     let mut rig = Rig::new(&[with_rights("user", "'*'")]);
     rig.apply(&["far: { agent: absent, runtime: podman, runtimeConfig: '{ image: 1, lifecycle: { update: {} } }' }"])
         .unwrap();
@@ -117,7 +117,7 @@ fn whoever_fills_all_places_can_be_deleted() {
 
 /// As of a manifest that is applied again and again while a node sleeps.
 #[test]
-fn updates_that_others_took_over_hold_nothing_and_displace_no_other() {
+fn replaced_updates_hold_no_memory_and_displace_no_other() {
     let many: Vec<String> = (0..200)
         .map(|number| workload(&format!("m{number}"), "1", "{}", ""))
         .collect();
@@ -196,7 +196,7 @@ fn what_is_kept_of_ended_updates_is_bounded_with_names_and_all() {
 
 /// A sleeping node is no reason to take its new workload away.
 #[test]
-fn starts_of_the_server_count_only_once_an_agent_could_start_something_of_the_update() {
+fn start_of_the_server_is_a_loss_once_an_agent_was_sent_a_part() {
     let mut rig = Rig::new(&[]);
     let far = "far: { agent: B, runtime: podman, runtimeConfig: '{ image: 1, lifecycle: { update: { onFailure: ROLLBACK } } }' }";
     rig.apply(&[far]).unwrap();
@@ -245,7 +245,7 @@ fn fail_again_and_again(rig: &mut Rig, user: &str, mine: &str) {
 }
 
 #[test]
-fn updates_of_a_workload_displaced_those_of_commanders_and_of_other_workloads() {
+fn updates_of_a_workload_displace_only_its_own_ended_ones() {
     let users = ["user", "other"].map(|name| with_rights(name, "'desiredState.workloads.*'"));
     let mut rig = Rig::new(
         &[
@@ -305,7 +305,7 @@ fn a_large_update_took_the_way_back_of_all_others() {
     ask(&mut rig, "user@1", &[&workload("a", "2", ROLLBACK, "")]);
     rig.report(&instance("a", "2", ROLLBACK), Phase::PendingStartingFailed);
     assert_eq!(rig.phases(), ["1 UNDONE", "2 UNDONE", "3 UNDONE"]);
-    // Whoever sets it right has no share in that either.
+    // A request that corrects it has no share in that either.
     rig.apply(&[&workload("a", "3", ROLLBACK, "")]).unwrap();
     rig.report(&instance("a", "3", ROLLBACK), Phase::PendingStartingFailed);
     for number in [1, 2] {

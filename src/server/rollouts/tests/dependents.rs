@@ -1,5 +1,5 @@
-//! Updates that restart what needs their workloads: the dependents are names of the update, and
-//! what is put back restarts them as well.
+//! Updates that restart dependents of their workloads: the dependents are names of the update, and
+//! a rollback restarts them as well.
 
 use super::*;
 use crate::tests::text_of;
@@ -45,7 +45,7 @@ fn names_of(rig: &Rig, number: u64) -> Vec<String> {
         .collect()
 }
 
-/// All that was restarted has ended; returns what is started.
+/// Reports the ends of all restarted workloads; returns the started ones.
 fn all_removed(rig: &mut Rig, db: &InstanceName) -> Vec<String> {
     rig.cluster.take_all();
     rig.report(&web(), Phase::Removed);
@@ -78,7 +78,7 @@ fn updated() -> Rig {
 
 // [utest->swdd~server-restarts-workloads~1]
 #[test]
-fn dependents_are_names_of_the_update_and_have_to_be_healthy_again() {
+fn dependents_of_an_update_must_become_healthy_again() {
     let mut rig = updated();
     rig.report(&web(), Phase::Running); // A late report of the old instance.
     rig.wait(HEALTHY);

@@ -33,7 +33,7 @@ fn updates_of_other_names_are_independent() {
 }
 
 #[test]
-fn a_request_about_a_name_joins_and_all_goes_back_to_what_was_good() {
+fn request_for_the_same_workload_joins_and_all_is_rolled_back() {
     let mut rig = Rig::new(&[db("1"), web("1")]);
     rig.apply(&[&db("2")]).unwrap();
     let unguarded = workload("db", "3", "", "");
@@ -53,7 +53,7 @@ fn a_request_about_a_name_joins_and_all_goes_back_to_what_was_good() {
             vec!["db 1".to_owned(), "web 1".to_owned()]
         )
     );
-    // Both requests together are what is remembered.
+    // The server remembers both requests together.
     let error = rig.apply(&[&unguarded, &web("2")]).unwrap_err();
     assert!(error.contains("it is the same as update 2"), "{error}");
     rig.apply(&[&web("2")]).unwrap();
@@ -111,7 +111,7 @@ fn what_is_set_back_or_deleted_leaves_and_is_not_brought_back() {
 }
 
 #[test]
-fn a_workload_that_refers_to_a_config_of_an_open_update_joins_it() {
+fn workload_with_a_config_of_an_open_update_joins_it() {
     let mut rig = Rig::new(&[]);
     rig.cluster
         .server
@@ -144,7 +144,7 @@ fn a_workload_that_refers_to_a_config_of_an_open_update_joins_it() {
         .map(|added| added.instance.to_string())
         .collect();
     assert_eq!(effective, [rendered("a", "1").to_string()]);
-    // The config alone back again is what was before.
+    // With the config alone set back, the state is that from before.
     rig.cluster
         .update(&state("2", ""), &["desiredState.configs.c"])
         .unwrap();

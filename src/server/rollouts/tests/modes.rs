@@ -74,7 +74,7 @@ fn what_is_outside_of_the_mode_is_not_judged_and_delays_no_end() {
 }
 
 #[test]
-fn what_is_outside_is_put_back_with_the_others_and_the_mode_stays() {
+fn rollback_restores_workloads_outside_and_keeps_the_mode() {
     let mut rig = rig(
         None,
         &[one("db", "1", DRIVE), one("map", "1", PARK)],
@@ -164,7 +164,7 @@ fn a_new_instance_outside_of_the_mode_is_not_staged() {
 
 /// With other tags it is the same instance, and would stop.
 #[test]
-fn tags_that_take_a_workload_out_of_the_mode_wait_for_its_condition() {
+fn tags_that_leave_the_mode_wait_for_the_condition() {
     const WHEN: &str = "{ when: { pathMissing: /lock } }";
     let nav = |tags| workload("nav", "1", WHEN, tags);
     let mut rig = rig(None, &[nav(DRIVE)], PREPARES);
@@ -213,7 +213,7 @@ fn tags_that_take_a_workload_out_of_the_mode_wait_for_its_condition() {
 /// Seed 880010497 of the simulation: it was sent to its agent by the switch and deleted at once,
 /// and what it needed to run waited for its end.
 #[test]
-fn what_a_request_deletes_is_not_started_by_the_switch_of_the_same_request() {
+fn workload_deleted_with_a_mode_switch_is_not_started_by_it() {
     let mut rig = rig(
         None,
         &[one("db", "1", ""), workload("map", "1", "", PARK)],

@@ -1,4 +1,4 @@
-//! The part without a server: calls, what they return, and the effects that they add.
+//! The part without a server: calls, their results, and the effects that they add.
 
 use super::{ROLLBACK, config, instance};
 use crate::effects::{Effect, Effects};

@@ -1,4 +1,4 @@
-//! What is known after a restart of the server.
+//! Guarded updates after a restart of the server.
 
 use super::bounds::{ask, with_rights};
 use super::*;
@@ -10,7 +10,7 @@ use ankaios_model::messages::PreparedInstance;
 use ankaios_model::prepare_level::PrepareLevel;
 use std::sync::Arc;
 
-/// The server is killed, and the next one starts with what is stored, or with `stored`.
+/// Kills the server, and starts the next one with the stored state.
 pub(crate) fn restart(rig: &mut Rig) {
     let stored = parse(&text(&rig.cluster.server.stored()).unwrap()).unwrap();
     assert_eq!(
@@ -34,8 +34,7 @@ pub(crate) fn restart(rig: &mut Rig) {
 
 /// What hooks make of a workload may have been changed together with the server.
 #[test]
-fn an_update_that_hooks_make_another_instance_of_at_the_start_is_staged_judged_and_undone_as_that()
-{
+fn update_that_hooks_change_at_the_start_is_staged_again() {
     let mut rig = Rig::with_agent(&[db("1")], PREPARES);
     rig.apply(&[&db("2")]).unwrap();
     assert_eq!(rig.phases(), ["1 STAGING"]);
@@ -163,7 +162,7 @@ fn a_failure_after_a_restart_rolls_back_what_is_made_of_configs() {
 }
 
 #[test]
-fn only_the_newest_sixteen_that_have_ended_are_known_and_their_ways_back_are_bounded() {
+fn ended_updates_are_bounded_in_number_and_in_bytes() {
     let mut rig = Rig::new(&[]);
     for number in 0..20 {
         // Deleted while it is open, so it is over at once.
@@ -219,7 +218,7 @@ fn an_earlier_server_reads_the_state_and_ignores_the_updates() {
     assert!(body.at(&["updates", "list"]).is_some());
 }
 
-/// As an earlier version has stored it, which did not note who had requested an update.
+/// The stored form of an earlier version, which has no requesters of updates.
 fn of_earlier_version(mut stored: Stored) -> Stored {
     for update in stored
         .updates
@@ -234,7 +233,7 @@ fn of_earlier_version(mut stored: Stored) -> Stored {
 }
 
 #[test]
-fn a_restart_forgot_that_workloads_had_requested_the_open_updates_so_they_took_all_places() {
+fn restart_keeps_that_a_workload_requested_an_open_update() {
     let mut rig = Rig::new(&[with_rights("user", "'*'")]);
     let of_user = |number: usize| workload(&format!("u{number:02}"), "1", "{}", "");
     for number in 0..UPDATES_OPEN_OF_WORKLOADS {

@@ -131,7 +131,7 @@ fn what_was_changed_since_stays_and_nothing_is_set_back() {
 }
 
 #[test]
-fn an_update_that_is_not_in_force_or_not_known_is_not_rolled_back() {
+fn unknown_or_inactive_update_is_not_rolled_back() {
     let mut rig = Rig::new(&[db("1"), workload("big", "1", "", "")]);
     rig.apply(&[&db("2")]).unwrap();
     rig.apply(&[&db("3")]).unwrap();

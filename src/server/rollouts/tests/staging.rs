@@ -69,7 +69,7 @@ impl Rig {
 
 // [utest->swdd~server-stages-updates~1]
 #[test]
-fn nothing_changes_until_all_is_staged_and_the_list_is_emptied_after_the_plan() {
+fn staging_sends_no_plan_until_all_is_prepared() {
     let mut rig = rig();
     let cli = cli(&mut rig);
     let (added, deleted) = rig.apply(&[&db("2")]).unwrap();
@@ -131,7 +131,7 @@ fn nothing_changes_until_all_is_staged_and_the_list_is_emptied_after_the_plan() 
 }
 
 #[test]
-fn what_cannot_be_staged_is_undone_without_any_stop_and_is_not_remembered() {
+fn update_that_cannot_be_staged_is_undone_without_a_stop() {
     let mut rig = rig();
     rig.apply(&[&db("2")]).unwrap();
     rig.cluster.take_all();
@@ -153,7 +153,7 @@ fn what_cannot_be_staged_is_undone_without_any_stop_and_is_not_remembered() {
 }
 
 #[test]
-fn one_that_may_stay_is_carried_out_although_it_cannot_be_staged_once_its_condition_holds() {
+fn unstageable_update_with_keep_switches_once_conditions_hold() {
     let update = "{ when: { pathMissing: /lock } }";
     let mut rig = Rig::with_agent(&[workload("db", "1", update, "")], PREPARES);
     rig.apply(&[&workload("db", "2", update, "")]).unwrap();
@@ -175,7 +175,7 @@ fn one_that_may_stay_is_carried_out_although_it_cannot_be_staged_once_its_condit
 }
 
 #[test]
-fn a_condition_holds_all_back_and_those_that_are_staged_name_the_others() {
+fn condition_blocks_the_update_and_others_name_it() {
     let update = "{ stage: NONE, when: { pathMissing: /lock } }";
     let mut rig = Rig::with_agent(&[db("1"), workload("nav", "1", update, "")], PREPARES);
     rig.apply(&[
@@ -210,7 +210,7 @@ fn a_condition_holds_all_back_and_those_that_are_staged_name_the_others() {
 }
 
 #[test]
-fn a_lost_agent_changes_nothing_shown_and_is_waited_for_a_minute() {
+fn lost_agent_is_awaited_for_a_minute_and_shown_unchanged() {
     let mut rig = rig();
     let b = rig.cluster.agent("B");
     rig.apply(&[&db("2")]).unwrap();
@@ -255,7 +255,7 @@ fn a_lost_agent_changes_nothing_shown_and_is_waited_for_a_minute() {
 }
 
 #[test]
-fn an_absent_agent_is_waited_for_only_where_its_consent_is_needed() {
+fn absent_agent_is_awaited_only_for_its_condition() {
     let update = "{ when: { pathMissing: /lock } }";
     for (update, waits) in [(update, true), ("{}", false)] {
         let mut rig = Rig::with_agent(&[workload("db", "1", update, "")], PREPARES);
@@ -284,7 +284,7 @@ fn agents_that_nothing_waits_for_any_more_are_forgotten() {
 }
 
 #[test]
-fn who_cannot_prepare_is_updated_at_once_and_so_is_what_needs_no_preparation() {
+fn agent_that_cannot_prepare_is_updated_at_once() {
     let mut rig = Rig::new(&[db("1")]);
     rig.apply(&[&db("2")]).unwrap();
     assert_eq!(rig.phases(), ["1 TRIAL"]);
@@ -297,7 +297,7 @@ fn who_cannot_prepare_is_updated_at_once_and_so_is_what_needs_no_preparation() {
 }
 
 #[test]
-fn a_new_workload_that_may_not_start_yet_holds_back_what_is_changed_beside_it() {
+fn new_workload_with_a_condition_blocks_its_whole_update() {
     let mut rig = rig();
     rig.apply(&[&db("2"), &workload("nav", "1", WHEN, "")])
         .unwrap();
@@ -344,7 +344,7 @@ fn a_new_workload_that_may_not_start_yet_holds_back_what_is_changed_beside_it() 
 }
 
 #[test]
-fn a_move_waits_until_the_other_agent_has_prepared_it_and_its_condition_holds_there() {
+fn moved_workload_waits_for_its_new_agent_and_condition() {
     for (update, has_condition) in [(WHEN, true), ("{}", false)] {
         let on = |agent: &str| {
             workload("nav", "1", update, "").replace("agent: A", &format!("agent: {agent}"))
@@ -394,7 +394,7 @@ fn a_move_waits_until_the_other_agent_has_prepared_it_and_its_condition_holds_th
 }
 
 #[test]
-fn a_move_to_an_agent_that_is_away_waits_for_it_where_its_consent_is_needed() {
+fn move_to_an_absent_agent_waits_only_for_a_condition() {
     for (update, phase) in [(WHEN, "1 STAGING"), ("{}", "1 TRIAL")] {
         let nav = workload("nav", "1", update, "");
         let mut rig = Rig::with_agent(std::slice::from_ref(&nav), PREPARES);
@@ -410,7 +410,7 @@ fn a_move_to_an_agent_that_is_away_waits_for_it_where_its_consent_is_needed() {
 }
 
 #[test]
-fn an_instance_whose_name_stays_is_shown_as_its_agent_reports_it() {
+fn staged_instance_of_the_same_name_shows_the_agents_state() {
     let mut rig = rig();
     rig.apply(&[&workload("db", "1", ROLLBACK, ", tags: { k: v }")])
         .unwrap();
@@ -447,9 +447,9 @@ fn an_instance_whose_name_stays_is_shown_as_its_agent_reports_it() {
     assert_eq!(rig.phases(), ["1 GOOD"]);
 }
 
-/// Its agent has told the end of an earlier one, and tells of this one next.
+/// Its agent has reported the end of an earlier one, and reports this one next.
 #[test]
-fn an_instance_in_force_without_a_state_is_not_shown_as_the_servers_own() {
+fn active_instance_without_a_state_is_no_placeholder() {
     let mut rig = rig();
     rig.apply(&[&workload("db", "1", ROLLBACK, ", tags: { k: v }")])
         .unwrap();
@@ -461,7 +461,7 @@ fn an_instance_in_force_without_a_state_is_not_shown_as_the_servers_own() {
 }
 
 #[test]
-fn what_is_replaced_or_withdrawn_before_it_was_switched_is_finished_by_the_server() {
+fn staged_instance_of_a_withdrawn_update_ends_at_the_server() {
     let mut rig = rig();
     rig.apply(&[&db("2")]).unwrap();
     rig.apply(&[&db("3")]).unwrap();
@@ -499,7 +499,7 @@ fn what_is_replaced_or_withdrawn_before_it_was_switched_is_finished_by_the_serve
 }
 
 #[test]
-fn a_request_that_joins_waits_with_it_and_what_was_carried_out_before_is_judged_on() {
+fn joining_request_is_staged_and_switched_part_stays_evaluated() {
     let mut rig = rig();
     rig.apply(&[&db("2")]).unwrap();
     rig.prepared(prepared(&db_instance("2")));
@@ -563,7 +563,7 @@ fn what_was_switched_is_judged_on_while_its_successor_is_staged() {
 }
 
 #[test]
-fn requests_again_and_again_do_not_postpone_the_verdict_about_what_was_switched() {
+fn repeated_requests_do_not_postpone_the_outcome() {
     let mut rig = rig();
     rig.apply(&[&db("2")]).unwrap();
     rig.prepared(prepared(&db_instance("2")));
@@ -579,7 +579,7 @@ fn requests_again_and_again_do_not_postpone_the_verdict_about_what_was_switched(
 }
 
 #[test]
-fn agents_are_sent_the_old_workloads_and_their_lists_after_a_restart() {
+fn restarted_server_sends_old_workloads_and_their_lists() {
     let mut rig = rig();
     rig.apply(&[&db("2"), &workload("new", "1", "", "")])
         .unwrap();
@@ -624,7 +624,7 @@ fn agents_are_sent_the_old_workloads_and_their_lists_after_a_restart() {
 
 /// With other tags it is the same instance.
 #[test]
-fn an_instance_that_is_deleted_while_its_other_form_waits_leaves_no_state() {
+fn instance_deleted_while_its_revision_waits_leaves_nothing() {
     let update = "{ when: { pathMissing: /lock } }";
     let text = config("1", update);
     let form = |tag: &str| {
@@ -646,7 +646,7 @@ fn an_instance_that_is_deleted_while_its_other_form_waits_leaves_no_state() {
     );
 }
 
-/// What is desired and what is active would differ for ever.
+/// Otherwise the desired and the active revision would differ without end.
 #[test]
 fn what_cannot_be_staged_and_cannot_be_undone_comes_into_force() {
     let needs = |name: &str| format!(", dependencies: {{ {name}: ADD_COND_FAILED }}");
@@ -691,7 +691,7 @@ fn what_is_in_force_comes_back_only_when_that_makes_no_cycle() {
 /// What leaves an open update was stopped at once, although the same request has a condition that
 /// does not hold.
 #[test]
-fn a_condition_holds_back_what_leaves_an_open_update_with_the_same_request() {
+fn condition_blocks_workloads_that_leave_the_update_with_it() {
     let brake = |image| workload("brake", image, WHEN, "");
     for other in [db("1"), "db: ~".to_owned()] {
         let mut rig = Rig::with_agent(&[db("1"), brake("1")], PREPARES);
@@ -830,7 +830,7 @@ fn only_states_of_what_is_staged_make_it_be_looked_through() {
 
 // [utest->swdd~server-waits-little-for-its-disk~1]
 #[test]
-fn updates_that_are_ready_at_once_do_not_each_wait_for_a_disk_that_hangs() {
+fn ready_updates_do_not_each_wait_for_a_hanging_disk() {
     let names: Vec<String> = (0..UPDATES_OPEN)
         .map(|number| format!("w{number}"))
         .collect();

@@ -6,7 +6,7 @@ use ankaios_model::workload::ConfigItem;
 // [utest->swdd~server-undoes-failed-updates~1]
 // [utest->swdd~server-remembers-undone-updates~1]
 #[test]
-fn a_bad_update_is_put_back_with_its_dependents_and_the_same_is_refused_until_it_is_forgotten() {
+fn failed_update_is_rolled_back_and_refused_until_forgotten() {
     let mut rig = Rig::new(&[db("1"), workload("web", "1", "", NEEDS_DB)]);
     let both = [db("2"), workload("web", "2", "", NEEDS_DB)];
     let both: Vec<&str> = both.iter().map(String::as_str).collect();
@@ -100,7 +100,7 @@ fn a_dependent_that_the_update_does_not_touch_fails_it() {
 }
 
 #[test]
-fn one_that_is_never_healthy_is_put_back_at_the_deadline_and_names_what_it_waits_for() {
+fn unhealthy_update_is_rolled_back_at_its_deadline() {
     let mut rig = Rig::new(&[db("1"), workload("web", "1", "", NEEDS_DB)]);
     rig.apply(&[&db("2")]).unwrap();
     rig.report(&db_instance("1"), Phase::StoppingWaitingToStop);
@@ -181,7 +181,7 @@ fn an_undo_asks_no_hook_and_puts_back_what_hooks_had_made() {
 }
 
 #[test]
-fn a_request_that_hooks_had_while_an_update_was_undone_is_carried_out_from_there() {
+fn request_at_hooks_during_a_rollback_applies_after_it() {
     let mut rig = Rig::new(&[db("1")]);
     rig.cluster.hook();
     let commander = rig.cluster.commander();
@@ -224,10 +224,10 @@ fn a_request_that_hooks_had_while_an_update_was_undone_is_carried_out_from_there
     );
 }
 
-/// It was deleted when the request came, and its undo brought it back while hooks worked: nobody
-/// asked for it, and it ran on.
+/// It was deleted when the request came, and a rollback restored it while hooks worked: it ran on
+/// although no client wanted it.
 #[test]
-fn a_workload_that_comes_back_while_hooks_have_a_request_without_it_does_not_run_on() {
+fn workload_restored_while_hooks_have_its_delete_ends() {
     let mut rig = Rig::new(&[db("1"), workload("old", "1", ROLLBACK, "")]);
     rig.cluster.hook();
     let commander = rig.cluster.commander();
@@ -264,7 +264,7 @@ fn a_workload_that_comes_back_while_hooks_have_a_request_without_it_does_not_run
 }
 
 #[test]
-fn what_a_request_could_not_lead_back_to_is_stuck_and_changes_nothing() {
+fn update_without_a_valid_way_back_is_stuck() {
     let needs = |name: &str| format!(", dependencies: {{ {name}: ADD_COND_FAILED }}");
     let old = workload("db", "1", ROLLBACK, &needs("web"));
     let mut rig = Rig::new(&[old, workload("web", "1", "", "")]);
@@ -289,7 +289,7 @@ fn what_a_request_could_not_lead_back_to_is_stuck_and_changes_nothing() {
 }
 
 #[test]
-fn three_losses_of_an_agent_fail_it_and_recovering_begins_a_new_count() {
+fn third_loss_of_an_agent_fails_the_update_unless_it_recovered() {
     let mut rig = Rig::new(&[
         db("1"),
         workload("web", "1", ROLLBACK, "").replace("agent: A", "agent: B"),
