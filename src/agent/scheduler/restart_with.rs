@@ -83,13 +83,13 @@ impl<C: Clock> WorkloadRecords<C> {
                 let Some(record) = self.records.get_mut(name) else {
                     continue;
                 };
-                let is_noted = record.restarts_with.is_some();
+                let is_noted = record.start_wait.restarts_with.is_some();
                 if is_noted || !record.is_started() || !record.needs_running(&needed) {
                     continue;
                 }
                 let _source = log_source(name.clone());
                 info!("Restarting workload '{name}' with '{needed}', which has ended.");
-                record.restarts_with = Some(needed.clone());
+                record.start_wait.restarts_with = Some(needed.clone());
                 self.dirty.insert(name.clone());
                 open.push(name.clone());
             }
@@ -110,9 +110,9 @@ impl<C: Clock> WorkloadRecords<C> {
         let Some(desired) = &record.desired else {
             return;
         };
-        if record.restarts_with.is_some() {
+        if record.start_wait.restarts_with.is_some() {
             if record.has_stopped(&desired.instance) {
-                record.restarts_with = None;
+                record.start_wait.restarts_with = None;
             }
             return;
         }

@@ -81,14 +81,7 @@ pub(super) struct WorkloadRecord<C: Clock> {
     /// The states that dependents must have reached before the current instance may stop.
     pub(super) stop_after: BTreeMap<String, DeleteCondition>,
     pub(super) waits: Waits,
-    /// Why it is blocked whatever its dependencies do.
-    pub(super) blocked: Option<Note>,
-    /// The dependency that has ended and with which it is restarted, until it has stopped.
-    pub(super) restarts_with: Option<Name>,
-    /// Why it cannot be started yet: a runtime has not listed its containers.
-    pub(super) unlisted: Option<Note>,
-    /// The dependencies that were not met when it was reconciled last.
-    pub(super) unmet: BTreeMap<String, AddCondition>,
+    pub(super) start_wait: StartWait,
     /// The conditions of the desired instance.
     pub(super) conditions: Option<StartConditions>,
     /// The current instance does not stop before the new one is staged.
@@ -111,6 +104,28 @@ pub(super) enum Waits {
     ToStop,
     /// Nothing may be started yet.
     ToStart,
+}
+
+/// The reasons for which the start of the desired instance waits.
+#[derive(Default)]
+pub(super) struct StartWait {
+    /// Conditions of it, or of a dependency, do not hold.
+    pub(super) blocked: Option<Note>,
+    /// The dependency that has ended and with which it is restarted, until it has stopped.
+    pub(super) restarts_with: Option<Name>,
+    /// A runtime, which may have a container of it, has not listed its containers.
+    pub(super) unlisted: Option<Note>,
+    /// The dependencies that were not met when it was reconciled last.
+    pub(super) unmet: BTreeMap<String, AddCondition>,
+}
+
+impl StartWait {
+    fn has_reason(&self) -> bool {
+        self.blocked.is_some()
+            || self.restarts_with.is_some()
+            || self.unlisted.is_some()
+            || !self.unmet.is_empty()
+    }
 }
 
 /// A control loop: its newest target, and its newest status.
@@ -155,10 +170,7 @@ impl<C: Clock> Default for WorkloadRecord<C> {
             deleted: BTreeSet::new(),
             stop_after: BTreeMap::new(),
             waits: Waits::No,
-            blocked: None,
-            restarts_with: None,
-            unlisted: None,
-            unmet: BTreeMap::new(),
+            start_wait: StartWait::default(),
             conditions: None,
             staging: None,
             staged: None,
@@ -388,16 +400,17 @@ impl<C: Clock> WorkloadRecord<C> {
         // The first reason decides whether the server waits for it. Programs without reasons take
         // the first part of the text.
         let mut notes: Vec<Note> = Vec::new();
-        notes.extend(self.blocked.clone());
-        notes.extend(self.unlisted.clone());
+        let wait = &self.start_wait;
+        notes.extend(wait.blocked.clone());
+        notes.extend(wait.unlisted.clone());
         let preparation = self.preparation_note();
         let prepared = match &preparation {
             Some(note) => note.prepared,
             None => PrepareLevel::None,
         };
         notes.extend(preparation);
-        for (name, condition) in &self.unmet {
-            if self.blocked.as_ref() != Some(&waits_for_blocked(name)) {
+        for (name, condition) in &wait.unmet {
+            if wait.blocked.as_ref() != Some(&waits_for_blocked(name)) {
                 let text = reason::waits_for(name, *condition);
                 notes.push(Note::new(Reason::Dependency, text));
             }
@@ -659,7 +672,7 @@ impl<C: Clock> WorkloadRecords<C> {
         if record.desired != new {
             record.desired = new;
             record.staging = None;
-            record.restarts_with = None; // It is replaced anyway.
+            record.start_wait.restarts_with = None; // It is replaced anyway.
         }
     }
 
@@ -766,11 +779,7 @@ impl<C: Clock> WorkloadRecords<C> {
             self.set_waits(name, Waits::No, BTreeMap::new());
             return RunTarget::Nothing;
         };
-        let is_held_up = record.blocked.is_some()
-            || record.restarts_with.is_some()
-            || record.unlisted.is_some()
-            || !record.unmet.is_empty();
-        if is_held_up {
+        if record.start_wait.has_reason() {
             // [impl->swdd~agent-enqueues-unfulfilled-create~1]
             // [impl->swdd~agent-handles-update-with-fulfilled-delete~1]
             // [impl->swdd~agent-shall-not-enqueue-update-delete-only-workload-operation~1]
@@ -796,8 +805,8 @@ impl<C: Clock> WorkloadRecords<C> {
         let unmet = self.unmet(&desired);
         let unlisted = self.listings.hold_up(&desired.workload.runtime);
         if let Some(record) = self.records.get_mut(name) {
-            record.unmet = unmet;
-            record.unlisted = unlisted;
+            record.start_wait.unmet = unmet;
+            record.start_wait.unlisted = unlisted;
         }
     }
 
@@ -819,7 +828,7 @@ impl<C: Clock> WorkloadRecords<C> {
         let Some(desired) = &record.desired else {
             return true;
         };
-        if record.restarts_with.is_some() {
+        if record.start_wait.restarts_with.is_some() {
             return false;
         }
         let is_replaced = desired.instance != *instance && desired.instance.agent == instance.agent;
@@ -840,7 +849,7 @@ impl<C: Clock> WorkloadRecords<C> {
             record.staging = None;
         }
         if waits == Waits::No {
-            record.unmet.clear();
+            record.start_wait.unmet.clear();
         }
         record.waits = waits;
         record.stop_after = dependents;
@@ -1050,13 +1059,13 @@ impl<C: Clock> WorkloadRecords<C> {
         for (name, record) in &mut self.records {
             let _source = log_source(name.clone());
             let reason = blocked.remove(name);
-            match (&record.blocked, &reason) {
+            match (&record.start_wait.blocked, &reason) {
                 (None, None) => continue,
                 (None, Some(reason)) => info!("Workload '{name}' is blocked: {}", reason.text),
                 (Some(_), None) => info!("Workload '{name}' is not blocked any more."),
                 (Some(_), Some(_)) => {}
             }
-            record.blocked = reason;
+            record.start_wait.blocked = reason;
             self.dirty.insert(name.clone());
         }
     }
@@ -1067,8 +1076,8 @@ impl<C: Clock> WorkloadRecords<C> {
         let Some(desired) = &record.desired else {
             return false;
         };
-        let must_stop = record.blocked.is_some() && !has_finished(desired, &self.store);
-        must_stop || record.restarts_with.is_some()
+        let must_stop = record.start_wait.blocked.is_some() && !has_finished(desired, &self.store);
+        must_stop || record.start_wait.restarts_with.is_some()
     }
 
     /// The workloads that need this one to run, and must stop for a while as well.
