@@ -4,6 +4,7 @@
 use super::hooks::move_to;
 use super::*;
 use crate::settings::ModeSettings;
+use ankaios_fakes::log_lines::lines_of;
 
 const MANIFEST: &str = "
 apiVersion: v1
@@ -1059,4 +1060,31 @@ fn updates_at_hooks_do_not_undo_the_switch_of_a_failure() {
     );
     cluster.switch("park").unwrap();
     assert_eq!(cluster.mode(), "park");
+}
+
+#[test]
+fn mode_that_no_workload_names_is_warned_of_once_it_is_current() {
+    let mut cluster = Cluster::started_with(None, MANIFEST);
+    let warns = |cluster: &mut Cluster, mode: &str| {
+        let lines = lines_of(|| drop(cluster.switch(mode).unwrap()));
+        let switched = format!("to '{mode}'.");
+        assert!(
+            lines.iter().any(|line| line.ends_with(&switched)),
+            "{lines:?}"
+        );
+        lines
+            .iter()
+            .any(|line| line.starts_with("No workload names mode"))
+    };
+    assert!(warns(&mut cluster, "unnamed"));
+    assert!(!warns(&mut cluster, "drive"));
+}
+
+#[test]
+fn essential_workload_without_a_failure_has_none_noted() {
+    let mut cluster = Cluster::started_with(Some("limp"), &essential("NEVER"));
+    let agent = cluster.settled_agent("A");
+    report(&mut cluster, agent, &[("nav", Phase::Running, "")]);
+    let updates = &cluster.server.updates;
+    assert!(updates.noted_failure(&"nav".into()).is_none());
 }

@@ -335,3 +335,24 @@ fn all_agents_together_leave_no_more_than_any_client_can_read() {
         "there is room again"
     );
 }
+
+#[test]
+fn states_that_are_not_kept_are_logged_with_their_number() {
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    let agent = cluster.settled_agent("agent_A");
+    let mut names = Vec::new();
+    for id in 0..NEVER_WANTED_OF_WORKLOAD + 3 {
+        names.push(InstanceName::with_id(
+            "stray",
+            &format!("id{id}"),
+            "agent_A",
+        ));
+    }
+    let states: Vec<_> = names.iter().map(|name| (name, Phase::Running)).collect();
+    let lines = lines_of(|| cluster.report(agent, &states));
+    let line = "Ignoring 3 states of workloads that 'agent_A' should not have";
+    assert!(
+        lines.iter().any(|found| found.starts_with(line)),
+        "{lines:?}"
+    );
+}

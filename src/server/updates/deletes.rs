@@ -686,4 +686,38 @@ mod tests {
         deletes.forget_agent("A");
         assert_eq!(deletes.len(), [0, 0]);
     }
+
+    #[test]
+    fn delete_that_was_sent_or_awaits_its_end_concerns_an_instance() {
+        let mut deletes = Deletes::default();
+        assert!(!deletes.concern(&instance("db")));
+        deletes.note_sent(&delete(&instance("db"), &["web"]));
+        let stopped = added("web", NEEDS_DB);
+        deletes.note_stopping(stopped.clone());
+        assert!(deletes.concern(&instance("db")));
+        assert!(deletes.concern(&stopped.instance));
+        assert!(!deletes.concern(&instance("other")));
+    }
+
+    #[test]
+    fn circle_of_deletes_with_many_conditions_is_bounded() {
+        let is_found = |length: usize| {
+            let names: Vec<String> = (0..length).map(|number| format!("w{number:05}")).collect();
+            let all: Vec<InstanceName> = names.iter().map(|name| instance(name)).collect();
+            let mut deletes = Deletes::default();
+            for (number, one) in all.iter().enumerate() {
+                // The next one of the circle, and two that wait for nothing.
+                let next = &names[(number + 1) % length];
+                let others = [format!("x{number}"), format!("y{number}")];
+                deletes.note_sent(&delete(one, &[next, &others[0], &others[1]]));
+            }
+            let mut states = Vec::new();
+            for one in &all {
+                states.push((one, Phase::StoppingWaitingToStop));
+            }
+            !sent_again(&mut deletes, [&all[0]], &workloads(&[], &states)).is_empty()
+        };
+        assert!(is_found(DELETE_CIRCLE_MAX / 3));
+        assert!(!is_found(DELETE_CIRCLE_MAX));
+    }
 }

@@ -1085,4 +1085,53 @@ mod tests {
         templates.begin(TEMPLATE_STEPS_MAX, RENDERED_UPDATE_MAX);
         assert!(render().is_ok());
     }
+
+    #[test]
+    fn size_of_config_values_counts_entries_and_keys() {
+        let text = |text: &str| ConfigItem::Text(text.to_owned());
+        assert_eq!(add_size(10, &text("abc")), Some(10 + VALUE_ENTRY + 3));
+        let list = ConfigItem::List(vec![text("ab"), text("")]);
+        assert_eq!(add_size(0, &list), Some(3 * VALUE_ENTRY + 2));
+        let map = ConfigItem::Map(BTreeMap::from([("key".to_owned(), text("ab"))]));
+        let expected = VALUE_MAP + 3 * VALUE_ENTRY + 3 + 2;
+        assert_eq!(add_size(0, &map), Some(expected));
+        assert_eq!(add_size(TEMPLATE_VALUES_MAX, &text("")), None);
+    }
+
+    #[test]
+    fn written_bytes_cost_steps_and_each_call_one_byte_more() {
+        use std::io::Write;
+        let steps = TemplateSteps {
+            left: AtomicUsize::new(100),
+            are_used_up: AtomicBool::new(false),
+        };
+        let output_left = Cell::new(1_000_000);
+        let mut output = BoundedOutput {
+            bytes: Vec::new(),
+            uncounted: 0,
+            output_left: &output_left,
+            steps: &steps,
+        };
+        let mut write = |bytes: usize| {
+            output.write_all(&vec![b'x'; bytes]).unwrap();
+            (steps.left.load(Ordering::Relaxed), output.uncounted)
+        };
+        assert_eq!(write(OUTPUT_BYTES - 2), (100, OUTPUT_BYTES - 1));
+        assert_eq!(write(5), (99, 5));
+        assert_eq!(write(2 * OUTPUT_BYTES), (97, 6));
+    }
+
+    #[test]
+    fn alternatives_of_a_block_count_in_its_depth() {
+        for (template, expected) in [
+            ("{{n}}", 0),
+            ("{{#if n}}{{/if}}", 1),
+            ("{{#if n}}{{else}}{{/if}}", 2),
+            ("{{#if n}}{{^}}{{/if}}", 2),
+            ("{{#if n}}{{else if o}}{{else}}{{/if}}{{#if n}}{{/if}}", 3),
+            ("{{else}}{{^}}", 0),
+        ] {
+            assert_eq!(depth(template), expected, "{template}");
+        }
+    }
 }

@@ -5,6 +5,7 @@ use crate::effects::Effect;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::messages::FromServer;
 use ankaios_model::names::InstanceName;
+use ankaios_model::node::Node;
 use ankaios_model::workload::{ConfigItem, Workload};
 use ankaios_platform::clock::{Clock, SystemClock};
 use std::sync::Arc;
@@ -174,4 +175,31 @@ fn instance_lost_with_its_agent_is_gone_after_first_report() {
     let mut effects = Effects::default();
     updates.all_states_reported(&"A".into(), SystemClock.now(), &mut effects);
     assert!(updates.workloads().states.get(&instance("1")).is_none());
+}
+
+#[test]
+fn change_of_the_version_alone_changes_the_state() {
+    let desired = DesiredState::default();
+    let of_version = |version: &str| DesiredChange {
+        api_version: Some(version.to_owned()),
+        ..DesiredChange::default()
+    };
+    assert!(DesiredChange::default().keeps(&desired));
+    assert!(of_version(&desired.api_version).keeps(&desired));
+    assert!(!of_version("v0.1").keeps(&desired));
+    assert!(!change_of_web(workload("1")).keeps(&desired));
+}
+
+#[test]
+fn history_has_what_the_part_and_the_server_note_in_it() {
+    let mut updates = Updates::default();
+    updates.agent_connected(&"A".into());
+    updates.history_mut().server_started();
+    let Node::List(changes) = updates.history().node() else {
+        panic!("no list of changes")
+    };
+    assert_eq!(changes.len(), 2);
+    let lines = updates.history_mut().take_unstored();
+    assert_eq!(lines.lines().count(), 2, "{lines}");
+    assert_eq!(updates.history_mut().take_unstored(), "");
 }

@@ -1,6 +1,7 @@
 //! Updates that fail are put back as a whole, and the same is refused.
 
 use super::*;
+use ankaios_fakes::log_lines::lines_of;
 use ankaios_model::workload::ConfigItem;
 
 // [utest->swdd~server-undoes-failed-updates~1]
@@ -385,4 +386,67 @@ fn the_same_change_from_another_state_is_another_update() {
     assert_eq!(rig.phases(), ["1 UNDONE", "2 GOOD"]);
     rig.apply(&[&db("2")]).unwrap();
     assert_eq!(rig.phases(), ["1 UNDONE", "2 GOOD", "3 TRIAL"]);
+}
+
+#[test]
+fn forgotten_update_may_be_made_any_number_of_times() {
+    let mut rig = Rig::new(&[db("1")]);
+    rig.apply(&[&db("2")]).unwrap();
+    rig.report(&db_instance("1"), Phase::Removed);
+    rig.report_info(
+        &db_instance("2"),
+        Phase::PendingStartingFailed,
+        "No more retries: x",
+    );
+    assert_eq!(rig.phases(), ["1 UNDONE"]);
+    assert!(rig.apply(&[&db("2")]).is_err());
+    let masks = ["updates.1", "desiredState.workloads.db"];
+    rig.apply_masks(&[&db("2")], &masks).unwrap();
+    rig.apply(&[&db("1")]).unwrap();
+    rig.apply(&[&db("2")]).unwrap();
+    assert_eq!(rig.desired(), ["db 2"]);
+}
+
+#[test]
+fn workload_of_an_update_is_read_without_internal_fields() {
+    let mut rig = Rig::new(&[db("1")]);
+    rig.apply(&[&db("2")]).unwrap();
+    let node = rig.update_node(1, "workloads.db");
+    let keys: Vec<&str> = node.as_map().unwrap().keys().collect();
+    assert!(!keys.is_empty());
+    for key in keys {
+        assert!(["after", "new", "old"].contains(&key), "{key}");
+    }
+}
+
+#[test]
+fn only_an_update_that_is_good_is_logged_as_healthy() {
+    for is_healthy in [true, false] {
+        let keep = |image| workload("db", image, "{ onFailure: KEEP }", "");
+        let mut rig = Rig::new(&[keep("1")]);
+        rig.apply(&[&keep("2")]).unwrap();
+        let new = instance("db", "2", "{ onFailure: KEEP }");
+        rig.report(&instance("db", "1", "{ onFailure: KEEP }"), Phase::Removed);
+        if is_healthy {
+            rig.report(&new, Phase::Running);
+        }
+        let lines = lines_of(|| rig.wait(DEADLINE));
+        let phase = if is_healthy { "1 GOOD" } else { "1 KEPT" };
+        assert_eq!(rig.phases(), [phase]);
+        let has_passed = lines.iter().any(|line| line.contains("passed its health"));
+        assert_eq!(has_passed, is_healthy, "{lines:?}");
+    }
+}
+
+#[test]
+fn agent_that_cannot_prepare_is_warned_of_once() {
+    let when = "{ when: { pathMissing: /lock } }";
+    let one = |image| workload("db", image, when, "");
+    let mut rig = Rig::new(&[one("1")]);
+    let lines = lines_of(|| {
+        rig.apply(&[&one("2")]).unwrap();
+        rig.apply(&[&one("3")]).unwrap();
+    });
+    let warnings = lines.iter().filter(|line| line.contains("cannot prepare"));
+    assert_eq!(warnings.count(), 1, "{lines:?}");
 }

@@ -378,3 +378,77 @@ fn literal(value: &Value) -> usize {
     }
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn price_of_compiling_counts_tags_texts_and_searches() {
+        let x = |count: usize| "x".repeat(count);
+        for (template, steps) in [
+            (String::new(), 0),
+            (x(32), 2),
+            // A tag, and three bytes inside of it.
+            ("{{n}}".to_owned(), TAG_STEPS),
+            ("{{abc}}".to_owned(), TAG_STEPS + 1),
+            // An alternative is read three times.
+            ("{{^abc}}".to_owned(), TAG_STEPS + 3),
+            ("{{else}}".to_owned(), TAG_STEPS + 3),
+            // A single brace and braces in quotes do not end a tag.
+            ("{{a}bcdef}}".to_owned(), TAG_STEPS + 2),
+            ("{{'}}}'}}".to_owned(), TAG_STEPS + 1),
+            // The text before a tag is read again.
+            (x(512) + "{{n}}", 32 + TAG_STEPS + 2),
+            // A comment, and a long one without an end, which is searched.
+            (format!("{{{{!{}}}}}", x(32)), 2 + TAG_STEPS + 2),
+            (format!("{{{{!--{}", x(28)), 2 + TAG_STEPS + 1 + 2),
+            // A name in brackets is searched up to the end of the template.
+            (format!("{{{{>[{}", x(798)), 50 + TAG_STEPS + 266 + 2),
+            // The text behind each backslash of a run is searched.
+            ("\\".repeat(64), 4 + 8),
+        ] {
+            let start: String = template.chars().take(12).collect();
+            assert_eq!(of_compiling(&template), steps, "{start}");
+        }
+    }
+
+    /// The price of rendering with values that take four steps to copy.
+    fn price(template: &str) -> usize {
+        let mut template = Template::compile(template).unwrap();
+        let pricing = Pricing::new(3 * TEMPLATE_STEP_BYTES);
+        pricing.prepare(&mut template).unwrap()
+    }
+
+    #[test]
+    fn price_of_the_partial_counts_copies_of_its_content() {
+        assert_eq!(price("{{> indent content='x'}}"), 3);
+        // The path, and three copies of all values.
+        assert_eq!(price("{{> indent content=n}}"), 1 + 2 + 3 * 4);
+        assert_eq!(price("{{> indent}}"), 2 + 3 * 4);
+    }
+
+    #[test]
+    fn price_of_a_path_grows_with_the_blocks_around_it() {
+        let nested = |depth: usize| {
+            let begin = "{{#if n}}".repeat(depth);
+            price(&format!("{begin}{{{{n}}}}{}", "{{/if}}".repeat(depth)))
+        };
+        let of_block = nested(2) - nested(1);
+        assert_eq!(nested(LEVELS - 1) - nested(LEVELS - 2), of_block);
+        // The paths of the value and of the block below the bound cost one step more.
+        assert_eq!(nested(LEVELS) - nested(LEVELS - 1), of_block + 1);
+        assert_eq!(nested(LEVELS + 1) - nested(LEVELS), of_block + 1);
+    }
+
+    #[test]
+    fn memory_of_a_literal_counts_its_texts_and_entries() {
+        assert_eq!(literal(&json!(1)), LITERAL_ENTRY);
+        assert_eq!(literal(&json!("ab")), LITERAL_ENTRY + 2);
+        assert_eq!(literal(&json!(["ab", 1])), 3 * LITERAL_ENTRY + 2);
+        let entries = json!({ "key": "ab" });
+        let entry = 3 + 10 * (LITERAL_ENTRY + 2);
+        assert_eq!(literal(&entries), LITERAL_ENTRY + entry);
+    }
+}
