@@ -17,7 +17,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use super::process::{cpu_with_children, pss_of};
+use super::process::{anonymous_of, cpu_with_children, pss_of};
 use super::real::{Real, now, output};
 use super::scale::{mebibytes, milliseconds};
 use super::settings::{rounds, seconds};
@@ -31,11 +31,18 @@ const SWITCHES: usize = 20;
 /// Runs of a command, and reads of usage, of which the mean is taken.
 const RUNS: u32 = 20;
 const READS: u32 = 200;
-/// What follows a start is over by then.
-const SETTLED: Duration = Duration::from_secs(5);
+/// What follows a start is over by then, also the memory that is returned after it.
+const SETTLED: Duration = Duration::from_secs(8);
 
 /// What `bench agent` does when `BENCH_PARTS` says nothing.
 pub const PARTS: &str = "connected idle starts exits deletes crash_loop";
+
+/// What an idle agent of Eclipse Ankaios needs: MiB, and seconds of CPU in a minute.
+struct Idle {
+    pss: f64,
+    anonymous: f64,
+    cpu: f64,
+}
 
 /// Measures these parts. Returns true: there is no relation to keep, the table shows the rest.
 pub fn run(programs: &Path, parts: &str) -> bool {
@@ -53,8 +60,18 @@ pub fn run(programs: &Path, parts: &str) -> bool {
         match part {
             "connected" => connected(&real, &mut table),
             "idle" => {
-                idle(&real, 1, 7.1, 1.3, &mut table);
-                idle(&real, WORKLOADS, 7.4, 2.3, &mut table);
+                let one = Idle {
+                    pss: 7.1,
+                    anonymous: 0.94,
+                    cpu: 1.3,
+                };
+                let many = Idle {
+                    pss: 7.4,
+                    anonymous: 1.46,
+                    cpu: 2.3,
+                };
+                idle(&real, 1, one, &mut table);
+                idle(&real, WORKLOADS, many, &mut table);
             }
             "starts" => starts(&real, &mut table),
             "exits" => exits(&real, &mut table),
@@ -103,25 +120,40 @@ fn cpu_of_a_minute(real: &Real) -> f64 {
     (agent_cpu(real) - before).as_secs_f64() * 60.0 / seconds() as f64
 }
 
-fn agent_memory(real: &Real) -> f64 {
-    mebibytes(pss_of(real.agent_pid()))
+/// Two rows: memory with its part of shared pages of files, and that in no file.
+fn agent_memory(real: &Real, when: &str, pss_of_peer: f64, own_of_peer: f64, table: &mut Table) {
+    let pss = mebibytes(pss_of(real.agent_pid()));
+    let own = mebibytes(anonymous_of(real.agent_pid()));
+    table.promised(
+        &format!("agent: memory, {when}"),
+        "MiB",
+        pss,
+        pss_of_peer,
+        0.5,
+    );
+    table.promised(
+        &format!("agent: anonymous memory, {when}"),
+        "MiB",
+        own,
+        own_of_peer,
+        0.8,
+    );
 }
 
 /// What the start of the agent itself needed is still held.
 fn connected(real: &Real, table: &mut Table) {
     std::thread::sleep(Duration::from_secs(1));
-    let what = "agent: memory, just connected, no workload";
-    table.promised(what, "MiB", agent_memory(real), 6.7, 0.5);
+    agent_memory(real, "just connected, no workload", 6.7, 0.79, table);
 }
 
-fn idle(real: &Real, workloads: usize, memory_of_peer: f64, cpu_of_peer: f64, table: &mut Table) {
+fn idle(real: &Real, workloads: usize, of_peer: Idle, table: &mut Table) {
     let file = many(real, workloads);
     real.apply(&file, workloads);
     std::thread::sleep(SETTLED);
-    let what = format!("agent: memory, workloads: {workloads}");
-    table.promised(&what, "MiB", agent_memory(real), memory_of_peer, 0.5);
+    let when = format!("workloads: {workloads}");
+    agent_memory(real, &when, of_peer.pss, of_peer.anonymous, table);
     let what = format!("agent and podman: CPU of an idle minute, workloads: {workloads}");
-    table.promised(&what, "s", cpu_of_a_minute(real), cpu_of_peer, 0.1);
+    table.promised(&what, "s", cpu_of_a_minute(real), of_peer.cpu, 0.1);
     delete(real, &file);
 }
 

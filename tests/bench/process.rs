@@ -130,10 +130,19 @@ impl Drop for Server {
 
 /// Memory in bytes, of shared pages the part that falls to this process.
 pub fn pss_of(pid: u32) -> u64 {
+    memory_of(pid, "Pss:")
+}
+
+/// Memory in bytes that is in no file: the kernel cannot take it from the process.
+pub fn anonymous_of(pid: u32) -> u64 {
+    memory_of(pid, "Anonymous:")
+}
+
+fn memory_of(pid: u32, what: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process runs");
     let line = text
         .lines()
-        .find_map(|line| line.strip_prefix("Pss:"))
+        .find_map(|line| line.strip_prefix(what))
         .expect("the kernel says it");
     let kilobytes: u64 = line
         .trim()

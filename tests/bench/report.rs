@@ -110,15 +110,16 @@ fn table(rows: &[Row], measured: bool) -> String {
     text
 }
 
-/// What the drawing shows of what was measured: flash, memory, CPU and delay of the programs of
-/// each kind.
-const DRAWN: [(&str, &str); 6] = [
+/// What the drawing shows in any case of what was measured: flash, memory, CPU and delay of the
+/// programs of each kind. Each row in which we are behind is shown as well.
+const DRAWN: [(&str, &str); 7] = [
     ("ank-agent: stripped binary", "flash, agent"),
     ("ank-server: stripped binary", "flash, server"),
     (
         "agent: memory, workloads: 20",
         "memory, agent with 20 workloads",
     ),
+    ("agent: anonymous memory, workloads: 20", "of it in no file"),
     (
         "1000 workloads on 50 agents: memory",
         "memory, server with 1,000 workloads",
@@ -133,18 +134,32 @@ const DRAWN: [(&str, &str); 6] = [
     ),
 ];
 
+/// The rows of the drawing with their labels.
+fn drawn(rows: &[Row]) -> Vec<(&Row, &str)> {
+    let mut shown = Vec::new();
+    for (what, label) in DRAWN {
+        if let Some(row) = rows.iter().find(|row| row.what == what) {
+            shown.push((row, label));
+        }
+    }
+    for row in rows {
+        let is_behind = row.peer.is_some_and(|peer| peer > 0.0 && row.ours > peer);
+        if is_behind && !DRAWN.iter().any(|(what, _)| *what == row.what) {
+            shown.push((row, &row.what));
+        }
+    }
+    shown
+}
+
 /// Bars from zero: ours in front of that of Eclipse Ankaios, which is as long for each, with the
 /// values beside them.
 fn svg(rows: &[Row]) -> String {
-    const LEFT: f64 = 330.0;
+    const LEFT: f64 = 410.0;
     const WIDTH: f64 = 400.0;
     const LINE: f64 = 30.0;
     let mut bars = String::new();
     let mut y = 44.0;
-    for (what, label) in DRAWN {
-        let Some(row) = rows.iter().find(|row| row.what == what) else {
-            continue;
-        };
+    for (row, label) in drawn(rows) {
         let Some(peer) = row.peer.filter(|peer| *peer > 0.0) else {
             continue;
         };
@@ -173,7 +188,7 @@ fn svg(rows: &[Row]) -> String {
         y += LINE;
     }
     format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"900\" height=\"{y}\" font-family=\"sans-serif\" font-size=\"13\">\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"980\" height=\"{y}\" font-family=\"sans-serif\" font-size=\"13\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
          <text x=\"{LEFT}\" y=\"26\" font-size=\"14\">green: ankaios-lite, grey: Eclipse Ankaios; shorter is better</text>\n\
          {bars}</svg>\n"
@@ -205,7 +220,7 @@ pub fn check() -> bool {
     let alone = side_by_side(ours, None);
     let beside = side_by_side(ours, Some("a & b\tms\t4\t10\t0.2\nnoted\tMiB\t10\t\t\n"));
     let drawn = side_by_side(
-        "ank-agent: stripped binary\tMB\t2\t4\t0.6\nother\tms\t1\t2\t\n",
+        "ank-agent: stripped binary\tMB\t2\t4\t0.6\nother\tms\t1\t2\t\nbehind\tms\t3\t2\t\n",
         None,
     );
     let (ratio, met) = verdict(&alone[0]);
@@ -215,6 +230,7 @@ pub fn check() -> bool {
         && verdict(&beside[1]) == ("0.500".to_owned(), "")
         && table(&alone, false).contains("PEER*")
         && table(&beside, true).contains("a & b")
-        && svg(&drawn).matches("<rect").count() == 3
+        && svg(&drawn).matches("<rect").count() == 5
+        && svg(&drawn).contains(">behind<")
         && svg(&drawn).contains(">2.00 / 4.00 MB<")
 }
