@@ -5,6 +5,7 @@
 //! Thread: none, a plain value; `rx:server` and `control` put, `control` takes, see
 //! [`super::ControlHub`].
 
+use super::pipes::DirectPipe;
 use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::messages::{
     AlteredFields, ReadState, Request, RequestContent, Response, ResponseContent, ToWorkload,
@@ -217,6 +218,8 @@ pub(crate) struct ControlMailbox {
     waiting: VecDeque<EncodedResponse>,
     /// In the order in which they came.
     open: Vec<OpenRequest>,
+    /// The pipe to the workload, while `control` leaves it to the next response.
+    direct: Option<DirectPipe>,
 }
 
 impl ControlMailbox {
@@ -227,7 +230,24 @@ impl ControlMailbox {
             first: None,
             waiting: VecDeque::new(),
             open: Vec::new(),
+            direct: None,
         }
+    }
+
+    /// Leaves the pipe to the next response, or takes it back.
+    pub(super) fn set_direct(&mut self, pipe: Option<DirectPipe>) {
+        self.direct = pipe;
+    }
+
+    /// Writes a response into the pipe that `control` has left to it, when nothing else concerns the
+    /// workload: no message waits, no request is open. Returns whether it was written; `control`
+    /// need not be woken then.
+    pub(crate) fn write_directly(&self, response: &EncodedResponse) -> bool {
+        let Some(pipe) = &self.direct else {
+            return false;
+        };
+        let is_alone = self.first.is_none() && self.waiting.is_empty() && self.open.is_empty();
+        is_alone && pipe.write_whole(&response.bytes)
     }
 
     /// Begins a new generation, with this prefix. Returns the one before.

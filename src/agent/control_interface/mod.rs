@@ -246,6 +246,9 @@ impl ControlHub {
             let mut mailbox = interface.mailbox.lock();
             // The generation may have ended meanwhile.
             if mailbox.own_id(&id).is_some() {
+                if mailbox.write_directly(&response) {
+                    return; // Waking `control` for it would take longer than writing it.
+                }
                 cancels = mailbox.put(response);
             }
             drop(mailbox);

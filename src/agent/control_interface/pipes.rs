@@ -24,6 +24,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Bytes read from or written to one workload in a row while others wait.
 pub(super) const PIPE_TURN: usize = 64 * 1024;
@@ -140,11 +141,24 @@ pub(crate) struct Pipes {
     output: OwnedFd,
     /// Names the FIFO without opening it, which takes a reader.
     input_place: OwnedFd,
-    input: Option<OwnedFd>,
+    input: Option<Arc<OwnedFd>>,
     /// Capacity of `input`, in bytes.
     capacity: usize,
     /// `input` has the smallest capacity of a pipe.
     one_page: bool,
+}
+
+/// The pipe to a workload, for a message that is written as a whole.
+#[derive(Debug)]
+pub(crate) struct DirectPipe(Arc<OwnedFd>);
+
+impl DirectPipe {
+    /// Writes a small message, when the workload has read all before it. Returns whether it was
+    /// written; a page is written as a whole or not at all.
+    pub(crate) fn write_whole(&self, message: &[u8]) -> bool {
+        let is_drained = ioctl_fionread(&self.0) == Ok(0);
+        message.len() <= PIPE_SMALLEST && is_drained && write(&self.0, message) == Ok(message.len())
+    }
 }
 
 /// Makes folder and FIFOs for a container that is about to start. Those that were made in the same
@@ -311,7 +325,7 @@ impl Pipes {
     /// The descriptor that is writable when there is space, and has an error when the reader
     /// closes; `None` while no process reads.
     pub(crate) fn input(&self) -> Option<BorrowedFd<'_>> {
-        self.input.as_ref().map(AsFd::as_fd)
+        self.input.as_ref().map(|input| input.as_fd())
     }
 
     /// Reads bytes that the workload has written.
@@ -360,7 +374,7 @@ impl Pipes {
                     // A reader that was there before keeps the pipe as it was.
                     self.capacity = fcntl_getpipe_size(&input).unwrap_or(PIPE_CAPACITY);
                     self.one_page = false;
-                    self.input = Some(input);
+                    self.input = Some(Arc::new(input));
                 }
                 Err(Errno::NXIO) => return Ok(WriteOutcome::NoReader),
                 Err(errno) => return Err(errno.into()),
@@ -402,6 +416,12 @@ impl Pipes {
             self.capacity = capacity;
             self.one_page = small;
         }
+    }
+
+    /// The pipe to the workload, when it is open and has one page.
+    pub(crate) fn direct(&self) -> Option<DirectPipe> {
+        let input = self.input.as_ref().filter(|_| self.one_page)?;
+        Some(DirectPipe(input.clone()))
     }
 
     /// Closes `input`: the next reader begins with the next message.

@@ -150,6 +150,7 @@ impl<C: Clock> Poller<C> {
             self.buffer = vec![0; PIPE_TURN]; // Most agents have no workload that needs it.
         }
         for (link, events) in self.links.iter_mut().zip(events) {
+            link.interface.mailbox.lock().set_direct(None);
             link.on_events(events, now, &self.shared, &mut self.buffer);
         }
         self.update_links(now);
@@ -161,6 +162,9 @@ impl<C: Clock> Poller<C> {
             link.write(now);
         }
         self.give_turn(now);
+        for link in &self.links {
+            link.leave_pipe();
+        }
         true
     }
 
@@ -601,6 +605,24 @@ impl PipeLink {
         }
         // Other workloads come first; `poll` reports at once whether there is space.
         self.full = self.has_something();
+    }
+
+    /// Leaves the pipe to the next response until the next turn, when this link has nothing to do
+    /// with it and waits for nothing else.
+    fn leave_pipe(&self) {
+        let is_idle = !self.broken
+            && !self.full
+            && self.sending.is_none()
+            && self.absent.is_none()
+            && self.large.is_none()
+            && self.session.is_established()
+            && self.session.paused_since().is_none();
+        if is_idle {
+            self.interface
+                .mailbox
+                .lock()
+                .set_direct(self.pipes.direct());
+        }
     }
 
     /// Waits until the message that was written last is read.

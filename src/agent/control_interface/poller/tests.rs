@@ -315,6 +315,23 @@ fn requests_go_out_and_answers_come_back() {
     );
 }
 
+#[test]
+fn response_to_the_only_request_needs_no_turn_of_the_loop() {
+    let mut rig = Rig::new();
+    let (_interface, mut client) = rig.greeted("w");
+    for id in ["a", "b", "c"] {
+        rig.send(&mut client, ask(id));
+        rig.deliver_to("w", answer(id));
+        if id == "a" {
+            assert_eq!(client.received(), [ToWorkload::Response(answer("a"))]);
+        }
+    }
+    // The workload has not read the one before it.
+    assert_eq!(client.received(), [ToWorkload::Response(answer("b"))]);
+    rig.turns();
+    assert_eq!(client.received(), [ToWorkload::Response(answer("c"))]);
+}
+
 // [utest->swdd~agent-handles-control-interface-input-pipe-not-read~1]
 #[test]
 fn frame_that_was_cut_is_continued_or_forgotten() {
