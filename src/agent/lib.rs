@@ -87,6 +87,7 @@ impl Agent {
     /// # Errors
     /// When the system gives no thread, or the run folder cannot be used, because another agent
     /// uses it for example.
+    #[inline(never)] // Else `main` keeps the frame of this while it waits.
     pub fn start(
         settings: AgentSettings,
         watched: &mut WatchedThreads,

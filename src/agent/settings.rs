@@ -263,6 +263,7 @@ pub fn command() -> clap::Command {
 }
 
 /// Reads the settings, options before environment before config file, and creates the run folder.
+#[inline(never)] // Else `main` keeps the frame of this while it waits.
 pub fn read(
     arguments: impl IntoIterator<Item = OsString>,
     machine: &Machine,
