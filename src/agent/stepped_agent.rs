@@ -1,5 +1,4 @@
-//! A whole agent without threads: scheduler, control loops and a state checker that run when a test
-//! says so.
+//! A whole agent without threads: scheduler, control loops and a state checker that a test steps.
 //!
 //! Thread: the one of the test.
 

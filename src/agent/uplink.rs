@@ -148,7 +148,7 @@ impl Uplink {
         let end = loop {
             heartbeat.turn();
             if self.outbox.send_waiting().is_err() {
-                hangup.hang_up(); // The reader ends then, and knows the reason.
+                hangup.hang_up(); // The reader ends then, with the reason.
             }
             select_biased! {
                 recv(stop) -> _ => {

@@ -142,7 +142,7 @@ pub struct ImageUses {
 /// An engine call under way that uses images.
 pub(crate) struct ImageUse {
     uses: ImageUses,
-    /// The thread knows of it.
+    /// The thread was notified of it.
     is_known: bool,
     instance: InstanceName,
     runtime: Name,

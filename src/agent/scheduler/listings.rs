@@ -23,7 +23,7 @@ pub(crate) struct Listings {
     first_until: Option<Instant>,
     /// That time is over. After a reconnect all of our containers are known.
     is_over: bool,
-    /// It was said that no engine is installed.
+    /// A missing engine was logged.
     has_warned: bool,
 }
 

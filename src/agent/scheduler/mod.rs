@@ -255,7 +255,7 @@ impl<C: Clock> Scheduler<C> {
                     self.workloads.store.agent
                 );
                 self.connected = false;
-                self.is_update_open = false; // The next session says it.
+                self.is_update_open = false; // The next session reports it.
                 self.images_changed();
                 self.workloads.session_ended();
                 self.workloads.store.mark_foreign_stale();

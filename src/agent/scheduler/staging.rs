@@ -66,8 +66,7 @@ fn stage_of(added: &AddedWorkload) -> PrepareLevel {
     }
 }
 
-/// Whether the record of an earlier agent says that it has prepared this container, or was about
-/// to.
+/// Whether an earlier agent has prepared this container, or was about to, by its record.
 pub(super) fn is_prepared(connector: &dyn RuntimeConnector, container: &ListedContainer) -> bool {
     match prepared_record(connector, container) {
         Some(record) => record.may_be_of(&container.id),
@@ -416,7 +415,7 @@ impl<C: Clock> WorkloadRecords<C> {
         self.context.engines.contains_key(runtime) && !self.listings.is_missing(runtime)
     }
 
-    /// How far to prepare the workload as it says, or as the setting says.
+    /// How far to prepare the workload, by its `lifecycle:` block or else by the setting.
     fn requested(&self, added: &AddedWorkload) -> PrepareLevel {
         match &added.workload.config().lifecycle {
             Ok(Some(block)) => block.prepare.unwrap_or(self.prepare_level),

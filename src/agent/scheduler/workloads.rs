@@ -732,6 +732,7 @@ impl<C: Clock> WorkloadRecords<C> {
         if self.awaits_listings {
             return present;
         }
+        // First: what has changed since the last decision.
         self.follow_staging_before_stop(name);
         if let Some(run) = self.adopt_kept(name) {
             self.set_waits(name, Waits::No, BTreeMap::new());
@@ -742,15 +743,17 @@ impl<C: Clock> WorkloadRecords<C> {
         let Some(record) = self.records.get(name) else {
             return RunTarget::Nothing;
         };
+        // Then: the present instance may be the desired one.
         let desired = record.desired.clone();
         let runs_desired = desired.as_ref().is_some_and(|desired| record.runs(desired));
         if runs_desired && !self.must_pause(record) {
             self.set_waits(name, Waits::No, BTreeMap::new());
             return present;
         }
+        // Otherwise it may have to wait for its dependents, or for staging, before it stops. When
+        // it stops only for a while, those that need it stop first.
         let starts_again = record.starts_again();
         if record.current().is_some() && !starts_again {
-            // When it stops only for a while, those that need it stop first.
             let dependents = if runs_desired {
                 self.pausing_dependents(name)
             } else {
@@ -775,6 +778,7 @@ impl<C: Clock> WorkloadRecords<C> {
                 return present;
             }
         }
+        // Finally: the desired instance may have to wait before it starts.
         let Some(desired) = desired else {
             self.set_waits(name, Waits::No, BTreeMap::new());
             return RunTarget::Nothing;
@@ -905,6 +909,7 @@ impl<C: Clock> WorkloadRecords<C> {
         let before = self.store.own_of(name);
         let are_containers_known = !self.awaits_listings;
         let shown = record.shown(&before, are_containers_known);
+        // First: the ends of instances.
         for instance in before.keys() {
             if !shown.contains_key(instance) {
                 self.changes.push(removed(instance));
@@ -924,7 +929,8 @@ impl<C: Clock> WorkloadRecords<C> {
             Some(control_loop) => control_loop.is_up_to_date() || control_loop.unstarted.is_some(),
             None => true,
         };
-        // The desired instance comes in the place of the others, so it is last.
+        // Then: the states that are new, or that the server expects. The desired instance comes in
+        // the place of the others, so it is last.
         let desired = record.desired.as_ref().map(|desired| &desired.instance);
         let mut in_order: Vec<_> = shown.iter().collect();
         in_order.sort_by_key(|(instance, _)| Some(*instance) == desired);
@@ -945,6 +951,7 @@ impl<C: Clock> WorkloadRecords<C> {
             record.must_show.clear();
         }
         record.is_requested &= !are_containers_known;
+        // Finally: others learn of an end.
         if self.store.replace_own(name, shown) {
             self.restart_dependents(BTreeSet::from([name.clone()]));
         }

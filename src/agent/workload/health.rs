@@ -605,7 +605,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         false
     }
 
-    /// Reports that the workload failed and has ended, and restarts it as its policy says.
+    /// Reports that the workload failed and has ended, and restarts it by its policy.
     pub(super) fn on_failed(&mut self, state: ExecutionState) {
         let phase = state.phase;
         self.report_ended(state, self.restart_kind(phase));

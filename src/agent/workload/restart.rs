@@ -1,5 +1,5 @@
 //! The observed states of the container: it is watched, its states are reported, and it is
-//! restarted as its policy says.
+//! restarted by its policy.
 //!
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Takes: observed states of the state checker. Gives: watch orders to the state checker, states to

@@ -16,8 +16,8 @@ pub struct Status {
     pub(crate) target: u64,
     /// All instances of which there is something. One in `Pending(Initial)` has a container that
     /// was not started by this agent: it is prepared, or was found and stays as it is. The text
-    /// says why it cannot be removed. Mostly one, for which a `BTreeMap` would take 800 bytes; there
-    /// are four copies of this.
+    /// says why it cannot be removed. Mostly one, for which a `BTreeMap` would take 800 bytes;
+    /// there are four copies of this.
     pub(crate) instances: LiteMap<InstanceName, ExecutionState>,
     /// How far the newest start is.
     pub(crate) start: Option<NewestStart>,
