@@ -732,7 +732,7 @@ impl<C: Clock> WorkloadRecords<C> {
         if self.awaits_listings {
             return present;
         }
-        // First: what has changed since the last decision.
+        // First: changes since the last decision.
         self.follow_staging_before_stop(name);
         if let Some(run) = self.adopt_kept(name) {
             self.set_waits(name, Waits::No, BTreeMap::new());
