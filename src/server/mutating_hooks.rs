@@ -9,13 +9,14 @@ use super::settings::HookEntry;
 use crate::limits::HOOK_KILL_GRACE;
 use crate::updates::UpdateError;
 use ankaios_model::messages::WorkloadPlan;
-use ankaios_platform::child::{Cancel, ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
+use ankaios_platform::child::{Cancel, ChildCall, Ending, OutputBounds, reap_later};
 use ankaios_platform::limits::STACK_LARGE;
 use ankaios_platform::memory::give_back_after;
 use ankaios_platform::threads::{self, Thread};
 use ankaios_wire::hooks::{self, ConvertError};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::pipe::{PipeFlags, pipe_with};
+use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -181,7 +182,6 @@ fn run_one(
     cancel: Cancel<'_>,
 ) -> Result<Vec<u8>, UpdateError> {
     let file: PathBuf = entry.path.join(&entry.name);
-    let failed = |reason: String| failed(&entry.name, &reason);
     log::debug!(
         "Running hook '{}' with {} bytes.",
         file.display(),
@@ -201,63 +201,55 @@ fn run_one(
         },
         kill_grace: HOOK_KILL_GRACE,
     };
-    let end = call.run(cancel, || None).map_err(|error| {
-        failed(format!(
-            "Failed to execute hook '{}': {error}",
-            file.display()
-        ))
-    })?;
-    let ChildEnd {
-        ending,
-        status,
-        output,
-        error_output,
-        input_error,
-        left_over,
-        ..
-    } = end;
-    if let Some(child) = left_over {
+    let file = file.display();
+    let end = match call.run(cancel, || None) {
+        Ok(end) => end,
+        Err(error) => {
+            let reason = format!("Failed to execute hook '{file}': {error}");
+            return Err(failed(&entry.name, &reason));
+        }
+    };
+    if let Some(child) = end.left_over {
         reap_later(child, ());
     }
-    let output_too = if error_output.is_empty() {
+    let has_succeeded = end.status.is_some_and(|status| status.success());
+    let error_output = if end.error_output.is_empty() {
         String::new()
     } else {
-        format!(". Its error output: '{error_output}'")
+        format!(". Its error output: '{}'", end.error_output)
     };
-    match (ending, status) {
-        (Ending::Itself, Some(status)) if status.success() => match input_error {
-            None => {
-                log::debug!("Hook '{}' accepted the update{output_too}.", entry.name);
-                Ok(output)
-            }
-            Some(error) => Err(failed(format!(
-                "Failed to write to hook '{}' stdin: {error}",
-                file.display()
-            ))),
-        },
-        (Ending::Itself, status) => {
-            let reason = match (error_output.is_empty(), status) {
-                (false, _) => error_output,
-                (true, Some(status)) => format!("it ended with {status} and without error output"),
-                (true, None) => {
-                    "it ended without error output and with an unknown exit status".to_owned()
-                }
-            };
-            let reason = format!("Hook '{}' rejected the change: {reason}", entry.name);
-            Err(UpdateError::Veto {
-                hook: entry.name.clone(),
-                reason,
-            })
+    let reason = match end.ending {
+        Ending::Itself if !has_succeeded => {
+            return Err(rejected(&entry.name, end.error_output, end.status));
         }
-        (Ending::TimedOut(limit), _) => Err(failed(format!(
-            "Hook '{}' did not end within {limit:?} and was ended{output_too}",
-            file.display()
-        ))),
-        (Ending::TooMuchOutput, _) => Err(failed(format!(
-            "Hook '{}' wrote more than {output_max} bytes and was ended",
-            file.display()
-        ))),
-        (Ending::Cancelled, _) => Err(failed("The server is ending".to_owned())),
+        Ending::Itself => match end.input_error {
+            None => {
+                log::debug!("Hook '{}' accepted the update{error_output}.", entry.name);
+                return Ok(end.output);
+            }
+            Some(error) => format!("Failed to write to hook '{file}' stdin: {error}"),
+        },
+        Ending::TimedOut(limit) => {
+            format!("Hook '{file}' did not end within {limit:?} and was ended{error_output}")
+        }
+        Ending::TooMuchOutput => {
+            format!("Hook '{file}' wrote more than {output_max} bytes and was ended")
+        }
+        Ending::Cancelled => "The server is ending".to_owned(),
+    };
+    Err(failed(&entry.name, &reason))
+}
+
+/// The error of a hook that has ended with another exit status than 0.
+fn rejected(hook: &str, error_output: String, status: Option<impl Display>) -> UpdateError {
+    let reason = match status {
+        _ if !error_output.is_empty() => error_output,
+        Some(status) => format!("it ended with {status} and without error output"),
+        None => "it ended without error output and with an unknown exit status".to_owned(),
+    };
+    UpdateError::Veto {
+        hook: hook.to_owned(),
+        reason: format!("Hook '{hook}' rejected the change: {reason}"),
     }
 }
 

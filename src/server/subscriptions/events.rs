@@ -56,7 +56,7 @@ const EVENTS_LOST: &str = "Events were not taken in time and are lost; the event
                            get the state";
 
 /// The event of a change for one subscriber.
-enum Delivery {
+enum EventDelivery {
     /// The masks match no changed path.
     Nothing,
     /// There is no room for the event.
@@ -608,25 +608,25 @@ impl Publication<'_> {
             } = *self;
             let has_room = sessions.has_room_for_event(key.peer);
             let delivery = self.budget.spend(requester, |guard| match &event {
-                Some(event) if has_room => Some(Delivery::Event(event.clone())),
-                Some(_) => Some(Delivery::Lost),
+                Some(event) if has_room => Some(EventDelivery::Event(event.clone())),
+                Some(_) => Some(EventDelivery::Lost),
                 None => {
                     let altered = changes.matching(subscriber.masks.as_deref(), guard)?;
                     Some(if altered.is_empty() {
-                        Delivery::Nothing
+                        EventDelivery::Nothing
                     } else if has_room {
                         encode(key.peer, &altered, view, sessions)
                     } else {
-                        Delivery::Lost
+                        EventDelivery::Lost
                     })
                 }
             });
             match delivery {
                 // Nothing for all others with these masks, either.
-                Some(Delivery::Nothing) => return,
-                Some(Delivery::Lost) => self.ended.push((subscriber.key, EVENTS_LOST)),
+                Some(EventDelivery::Nothing) => return,
+                Some(EventDelivery::Lost) => self.ended.push((subscriber.key, EVENTS_LOST)),
                 None => self.ended.push((subscriber.key, TOO_MANY_FIELDS)),
-                Some(Delivery::Event(encoded)) => {
+                Some(EventDelivery::Event(encoded)) => {
                     if let Err(error) = sessions.put_event(key, &encoded) {
                         let peer = key.peer;
                         effects.push(Effect::Close { peer, error });
@@ -644,11 +644,11 @@ fn encode(
     altered: &[(PathChange, Path)],
     view: StateView<'_>,
     sessions: &Sessions,
-) -> Delivery {
+) -> EventDelivery {
     let state = view.read_paths(altered.iter().map(|(_, path)| path.as_slice()));
     match sessions.encode_event(peer, &state, fields(altered)) {
-        Some(encoded) => Delivery::Event(Arc::new(encoded)),
-        None => Delivery::Lost,
+        Some(encoded) => EventDelivery::Event(Arc::new(encoded)),
+        None => EventDelivery::Lost,
     }
 }
 

@@ -95,7 +95,7 @@ impl Modes {
         self.settings.on_failure.as_deref()
     }
 
-    /// The modes of all workloads, the current one and the one for failures.
+    /// The names of all modes: of the workloads, the current one and the one for failures.
     fn known<'m>(&'m self, workloads: &'m Placed) -> BTreeSet<&'m str> {
         let mut known = BTreeSet::new();
         for (_, modes) in tagged(workloads) {
