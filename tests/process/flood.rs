@@ -36,8 +36,8 @@ const FLOOD: Duration = Duration::from_secs(2 * PEER_STUCK.as_secs());
 pub const SERVER_MAX_KIB: u64 = 60 * 1024;
 const AGENT_MAX_KIB: u64 = 60 * 1024;
 
-/// A server with the state of [`WORKLOADS`] and an agent with `greedy` and `web`, which may read
-/// everything.
+/// A server with the state of [`WORKLOADS`] and an agent with a flooding workload and `web`, which
+/// may read everything.
 fn cluster() -> Cluster {
     let cluster = Cluster::start(&["agent_A"]);
     let stored = (0..WORKLOADS - 2).map(|number| {
