@@ -21,11 +21,11 @@ const _: () = assert!(2 * STATE_OF_WORKLOADS_MAX < MESSAGE_MAX);
 /// Event subscriptions of one stream. An agent's stream carries those of all its workloads.
 pub(crate) const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
 /// Log collections of one stream. An agent's stream carries those of all its workloads.
-pub(crate) const LOG_CAMPAIGNS_PER_PEER_MAX: usize = 1024;
+pub(crate) const LOG_COLLECTIONS_PER_PEER_MAX: usize = 1024;
 /// Event subscriptions of one workload.
 pub(crate) const SUBSCRIPTIONS_OF_WORKLOAD: usize = 64;
 /// Log collections of one workload. Each may be of many workloads.
-pub(crate) const LOG_CAMPAIGNS_OF_WORKLOAD: usize = 64;
+pub(crate) const LOG_COLLECTIONS_OF_WORKLOAD: usize = 64;
 /// Parts of all field masks of one update and of the names that it restarts, each counted once: a
 /// dozen masks for each of 5,000 workloads. Each part may take a hundred bytes while the state is
 /// read.

@@ -17,7 +17,7 @@ pub(crate) use usage::USAGE;
 
 use crate::effects::Effects;
 use crate::limits::{
-    LOG_CAMPAIGNS_OF_WORKLOAD, LOG_CAMPAIGNS_PER_PEER_MAX, SUBSCRIPTIONS_OF_WORKLOAD,
+    LOG_COLLECTIONS_OF_WORKLOAD, LOG_COLLECTIONS_PER_PEER_MAX, SUBSCRIPTIONS_OF_WORKLOAD,
     SUBSCRIPTIONS_PER_PEER_MAX,
 };
 use crate::sessions::{RequestKey, Requester, Sessions};
@@ -65,7 +65,7 @@ impl SubscriptionKind {
     pub(crate) fn bounds(self) -> SubscriptionBounds {
         let (of_workload, of_stream) = match self {
             Self::Events => (SUBSCRIPTIONS_OF_WORKLOAD, SUBSCRIPTIONS_PER_PEER_MAX),
-            Self::Logs => (LOG_CAMPAIGNS_OF_WORKLOAD, LOG_CAMPAIGNS_PER_PEER_MAX),
+            Self::Logs => (LOG_COLLECTIONS_OF_WORKLOAD, LOG_COLLECTIONS_PER_PEER_MAX),
             Self::Usage(_) => (USAGE_READS_OF_WORKLOAD, USAGE_READS_OF_STREAM),
         };
         SubscriptionBounds {

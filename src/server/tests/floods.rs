@@ -4,7 +4,7 @@
 use super::*;
 use crate::LoopWaker;
 use crate::admission::PENDING_OF_REQUESTER;
-use crate::limits::{LOG_CAMPAIGNS_OF_WORKLOAD, SUBSCRIPTIONS_OF_WORKLOAD};
+use crate::limits::{LOG_COLLECTIONS_OF_WORKLOAD, SUBSCRIPTIONS_OF_WORKLOAD};
 use ankaios_fakes::manual_clock::ManualClock;
 use ankaios_model::messages::{AgentLoad, LogsRequest};
 use ankaios_wire::limits::{PEER_OUTBOX_BYTES, RESPONSES_BYTES, SERVER_INBOX_OF_STREAM};
@@ -412,7 +412,7 @@ fn workload_has_a_share_of_the_subscriptions_of_its_agent() {
             RequestContent::CompleteState(masks()),
             SUBSCRIPTIONS_OF_WORKLOAD,
         ),
-        (RequestContent::Logs(logs), LOG_CAMPAIGNS_OF_WORKLOAD),
+        (RequestContent::Logs(logs), LOG_COLLECTIONS_OF_WORKLOAD),
     ] {
         // While agent B is away there are no logs, and collections end at once.
         let _provider = cluster.settled_agent("B");

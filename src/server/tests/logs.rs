@@ -170,7 +170,7 @@ fn nothing_to_collect_is_accepted_with_an_empty_list() {
 }
 
 #[test]
-fn lines_and_stops_reach_the_requester_and_end_the_campaign() {
+fn lines_and_stops_reach_the_requester_and_end_the_collection() {
     let mut fixture = Fixture::commander();
     let (a, b) = (instance("a", "agent_A"), instance("b", "agent_B"));
     let entries = vec![LogEntry::line(a.clone(), "line")];
@@ -269,7 +269,7 @@ fn log_cancel_reaches_its_agents_and_is_always_accepted() {
 }
 
 #[test]
-fn a_requester_that_disappears_ends_its_campaigns() {
+fn a_requester_that_disappears_ends_its_collections() {
     type End = fn(&mut Cluster, PeerId);
     let ends: [End; 2] = [
         |cluster, peer| cluster.send(peer, ToServer::Goodbye),
@@ -425,7 +425,7 @@ fn log_request_needs_an_id_and_their_number_is_bounded() {
     }
     let commander = cluster.commander();
     let mut last = None;
-    for index in 0..=crate::limits::LOG_CAMPAIGNS_PER_PEER_MAX {
+    for index in 0..=crate::limits::LOG_COLLECTIONS_PER_PEER_MAX {
         cluster.send_request(commander, index.to_string(), content());
         last = cluster.take(commander).pop();
     }
