@@ -351,4 +351,18 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn missed_readiness_follows_rules_even_without_a_backoff() {
+        let clock = ManualClock::new();
+        let mut random = fastrand::Rng::with_seed(1);
+        for enabled in [true, false] {
+            let mut backoff = RestartBackoff::new(enabled, Some(rules(Some(1))));
+            assert!(backoff.next_start(clock.now(), &mut random).is_some());
+            assert_eq!(backoff.next_start(clock.now(), &mut random), None);
+        }
+        let mut backoff = RestartBackoff::new(true, None);
+        let first = backoff.next_start(clock.now(), &mut random);
+        assert_eq!(first, Some(clock.now()));
+    }
 }

@@ -193,3 +193,52 @@ impl StartConditions {
 fn note(reason: Reason, prefix: &str, why: &str) -> Note {
     Note::new(reason, short_info(format!("{prefix}{why}")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stepped_agent::wanted_with;
+
+    /// Conditions of a workload with this block, on a node where no path has answered.
+    fn conditions(block: &str) -> StartConditions {
+        let added = wanted_with("db", &format!("image: x\nlifecycle: {block}"), |_| {});
+        let mut facts = NodeFacts {
+            tags: BTreeMap::new(),
+            check_paths: Box::new(|_| BTreeMap::new()),
+        };
+        StartConditions::new(&added, false, &mut facts).unwrap()
+    }
+
+    const BOTH: &str = "{ activation: { pathExists: /dev/x }, precondition: { pathExists: /key } }";
+
+    fn evaluate(conditions: &mut StartConditions, paths: &[(&str, bool)]) {
+        let known = paths
+            .iter()
+            .map(|(path, exists)| ((*path).to_owned(), *exists));
+        conditions.evaluate(&known.collect_entries(), &BTreeMap::new());
+    }
+
+    #[test]
+    fn precondition_is_evaluated_while_the_activation_is_unknown() {
+        let mut both = conditions(BOTH);
+        evaluate(&mut both, &[("/key", false)]);
+        assert_eq!(both.reason().unwrap().reason, Reason::Activation);
+        evaluate(&mut both, &[("/dev/x", true), ("/key", false)]);
+        assert_eq!(both.reason().unwrap().reason, Reason::Precondition);
+        assert!(both.is_open() && !both.may_run());
+        evaluate(&mut both, &[("/key", true)]);
+        assert!(both.reason().is_none() && both.may_run());
+    }
+
+    #[test]
+    fn workload_that_is_not_relevant_is_evaluated_only_once() {
+        let mut both = conditions(BOTH);
+        evaluate(&mut both, &[("/dev/x", false), ("/key", true)]);
+        assert_eq!(both.reason().unwrap().reason, Reason::Inactive);
+        assert!(!both.is_open() && both.paths().next().is_none());
+        let mut relevant = conditions("{ activation: { pathExists: /dev/x } }");
+        assert!(relevant.is_open());
+        evaluate(&mut relevant, &[("/dev/x", true)]);
+        assert!(!relevant.is_open() && relevant.reason().is_none());
+    }
+}

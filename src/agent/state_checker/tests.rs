@@ -2,6 +2,7 @@
 
 use super::*;
 use ankaios_fakes::fake_connector::FakeEngine;
+use ankaios_fakes::log_lines::lines_of;
 use ankaios_fakes::manual_clock::ManualClock;
 use ankaios_platform::watchdog::WatchedThreads;
 use ankaios_runtime::ListedPods;
@@ -1117,5 +1118,31 @@ fn lost_prepared_container_is_reported_once_by_the_next_listing() {
         bench.checker.list_if_due();
         bench.list(all(now.into_iter().chain([pending("new")]).collect()));
         assert_eq!(bench.take_reports(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn listing_of_an_engine_is_warned_of_unless_it_is_unused() {
+    let missing = || RuntimeError::NotInstalled("podman".into());
+    for (names, error, expected) in [
+        (&["a"][..], missing(), 1),
+        (&["a"][..], refusal(), 1),
+        (&[][..], refusal(), 1),
+        (&[][..], missing(), 0),
+    ] {
+        let mut bench = if names.is_empty() {
+            Bench::new()
+        } else {
+            Bench::watching(names)
+        };
+        let lines = lines_of(|| {
+            for _ in 0..4 {
+                bench.listed(Err(error.clone()));
+            }
+        });
+        let warnings = lines
+            .iter()
+            .filter(|line| line.starts_with("Could not get the state"));
+        assert_eq!(warnings.count(), expected, "{names:?} {error}: {lines:?}");
     }
 }

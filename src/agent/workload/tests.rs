@@ -16,6 +16,7 @@ use crate::workload::start_slots::SlotUse;
 use crate::workload::status::Status;
 use ankaios_fakes::fake_connector::{Call, FAILURE, FakeEngine, Fault};
 use ankaios_fakes::fake_probes::FakeProbes;
+use ankaios_fakes::log_lines::lines_of;
 use ankaios_fakes::manual_clock::ManualClock;
 use ankaios_model::access_rules::{AccessRule, Operation};
 use ankaios_model::messages::AddedWorkload;
@@ -1721,4 +1722,42 @@ fn the_thread_ends_when_the_agent_drops_its_end() {
     )
     .unwrap();
     assert!(ankaios_platform::threads::join_all([thread], Duration::from_secs(180)).is_empty());
+}
+
+#[test]
+fn failed_removal_is_logged_as_an_update_or_a_stop() {
+    for (is_replaced, verb) in [(false, "stop"), (true, "update")] {
+        let mut rig = Rig::new();
+        rig.create("a", |_| {});
+        rig.engine.inject(Call::Delete, [Fault::Fails]);
+        let lines = lines_of(|| {
+            if is_replaced {
+                rig.want_config("b");
+            } else {
+                rig.end();
+            }
+        });
+        let expected = format!("Could not {verb} workload 'web'");
+        assert!(
+            lines.iter().any(|line| line.starts_with(&expected)),
+            "{lines:?}"
+        );
+    }
+}
+
+/// A listing may be older than the start of the container.
+#[test]
+fn container_of_the_loop_is_not_removed_as_an_orphan() {
+    let mut rig = Rig::new();
+    rig.create("a", |_| {});
+    let (id, _) = rig.engine.only();
+    rig.hand_over(vec![found("podman", "a", &id, FoundPurpose::Remove)]);
+    assert_eq!(rig.states(), [""; 0]);
+    assert_eq!(rig.engine.containers().len(), 1);
+    // The same id in another engine is another container.
+    let running = ExecutionState::plain(Phase::Running);
+    let other = rig.other.add(&instance("b"), running);
+    rig.hand_over(vec![found("other", "b", &other, FoundPurpose::Remove)]);
+    assert!(rig.other.containers().is_empty());
+    assert_eq!(rig.engine.containers().len(), 1);
 }

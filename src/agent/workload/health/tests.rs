@@ -10,6 +10,8 @@ use ankaios_model::messages::{AddedWorkload, FromServer};
 use ankaios_model::names::InstanceName;
 use ankaios_model::workload::{AddCondition, RestartPolicy};
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::Duration;
 
 fn ms(milliseconds: u64) -> Duration {
@@ -1275,4 +1277,78 @@ fn results_of_conditions_are_short() {
             .iter()
             .all(|report| report.state.additional_info.len() <= CONDITION_INFO_MAX)
     );
+}
+
+#[test]
+fn result_of_a_check_names_only_a_deadline_that_applies() {
+    let mut rig = Rig::new();
+    let wanted = [workload(
+        "db",
+        "{ ready: { file: /up, periodMs: 1000, deadlineMs: 30000 } }",
+        &[],
+    )];
+    rig.add(&wanted);
+    rig.pass(2_000);
+    assert!(rig.sent().last().unwrap().ends_with(" of 30 s'"));
+    // An adopted container has no deadline.
+    rig.restart_agent(&wanted);
+    rig.pass(2_000);
+    let sent = rig.sent();
+    let last = sent.last().unwrap();
+    assert!(
+        last.contains("ready: file") && !last.contains(" of 30 s"),
+        "{last}"
+    );
+}
+
+#[test]
+fn gone_condition_fails_at_its_deadline_and_never_without_one() {
+    for (deadline, is_failed) in [(0, false), (5_000, true)] {
+        let block =
+            format!("{{ gone: {{ file: /lock, periodMs: 10000, deadlineMs: {deadline} }} }}");
+        let db = workload("db", &block, &[]);
+        let mut rig = Rig::new();
+        rig.agent.answers.holds("db", Purpose::Gone, true);
+        rig.add(std::slice::from_ref(&db));
+        rig.pass(1_000);
+        rig.delete(&[db]);
+        // Before the second probe.
+        rig.pass(6_000);
+        let failed = "db Stopping(DeleteFailed)".to_owned();
+        assert_eq!(rig.phases().contains(&failed), is_failed, "{deadline}");
+        rig.pass(60_000);
+        assert!(!rig.phases().contains(&"db Removed".to_owned()));
+        if !is_failed {
+            rig.agent.answers.holds("db", Purpose::Gone, false);
+            rig.pass(10_000);
+            assert_eq!(rig.phases(), ["db Removed"]);
+        }
+    }
+}
+
+#[test]
+fn notify_socket_stays_the_same_while_it_is_read() {
+    for (alive, is_read) in [
+        ("{ notify: true, timeoutMs: 5000 }", true),
+        ("{ file: /up }", false),
+    ] {
+        let mut rig = Rig::new();
+        let block = format!("{{ ready: {{ notify: true }}, alive: {alive} }}");
+        let wanted = [workload("db", &block, &[])];
+        rig.add(&wanted);
+        rig.pass(2_000);
+        let new = rig.engine.only().1.new.unwrap();
+        let socket = new.notify_socket.unwrap();
+        let file = |path: &Path| std::fs::metadata(path).ok().map(|file| file.ino());
+        // Keeps the number of the file from being used again.
+        let kept = socket.with_extension("kept");
+        std::fs::hard_link(&socket, &kept).unwrap();
+        rig.agent.probes.notify("db", "READY=1");
+        rig.pass(100);
+        let expected = if is_read { file(&kept) } else { None };
+        assert_eq!(file(&socket), expected, "{alive}");
+        rig.restart_agent(&wanted);
+        rig.pass(100);
+        assert_eq!(socket.exists(), is_read, "{alive}");
+    }
 }
