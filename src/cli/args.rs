@@ -26,6 +26,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Help pages: examples before the options.
 const PAGE: &str = "{about-with-newline}\n{usage-heading} {usage}{after-help}\n\n{all-args}";
 const EVERYWHERE: &str = "Options of all commands";
+/// Help pages of commands: the options of all commands are one line.
+const PAGE_OF_COMMAND: &str = "{about-with-newline}\n{usage-heading} {usage}{after-help}\n\n{all-args}\n\n\
+                               Options of all commands, as '--server-url' and '-k': 'ank --help'";
 
 /// The command line after it was checked.
 #[derive(Debug, Clone, Parser)]
@@ -870,9 +873,14 @@ impl Arguments {
         // First without the environment, or its values would count as words: no help where the
         // command is missing.
         let mut has_variable = false;
+        let is_help_of_command = is_help_of_command(&words);
         let first = command_with(|argument| {
             has_variable |= is_in_environment(&argument);
-            without_environment(argument)
+            if is_help_of_command {
+                of_command(argument)
+            } else {
+                without_environment(argument)
+            }
         });
         let first = first.try_get_matches_from(&words);
         let mut matches = first.map_err(|error| with_tip(error, &words))?;
@@ -952,10 +960,17 @@ fn with_tail(words: Vec<OsString>) -> Vec<OsString> {
     changed
 }
 
+/// Whether these words request the help of a command. Only then the tree of commands is made for
+/// it, which takes half a millisecond.
+fn is_help_of_command(words: &[OsString]) -> bool {
+    let is_help = words.iter().any(|word| word == "--help" || word == "help");
+    is_help && words.iter().skip(1).any(is_command)
+}
+
 /// Whether a word is the name of a command.
 fn is_command(word: &OsString) -> bool {
     let name = word.to_string_lossy();
-    Arguments::command().find_subcommand(&*name).is_some()
+    name != "help" && Arguments::command().find_subcommand(&*name).is_some()
 }
 
 fn is_number(word: &OsString) -> bool {
@@ -1067,7 +1082,7 @@ fn command_with(change: impl FnMut(Arg) -> Arg) -> Command {
 
 fn with_server_url(command: Command, server_url: &Option<Arg>) -> Command {
     command
-        .help_template(PAGE)
+        .help_template(PAGE_OF_COMMAND)
         .args(server_url)
         .mut_subcommands(|command| with_server_url(command, server_url))
 }
@@ -1078,6 +1093,13 @@ fn is_in_environment(argument: &Arg) -> bool {
         Some(name) => std::env::var_os(name).is_some(),
         None => false,
     }
+}
+
+/// As [`without_environment`], in the help of a command: options of all commands are not listed.
+fn of_command(argument: Arg) -> Arg {
+    let is_everywhere = argument.get_help_heading() == Some(EVERYWHERE);
+    let is_hidden = argument.is_hide_set() || is_everywhere;
+    without_environment(argument).hide(is_hidden)
 }
 
 /// Names the environment variable of an option in its help, without taking the option from it.
