@@ -27,7 +27,7 @@ use ankaios_platform::logging::log_source;
 use ankaios_platform::sync::EventFd;
 use ankaios_platform::threads::{self, Thread};
 use ankaios_runtime::RuntimeConnector;
-use ankaios_runtime::log_reader::{LogReader, Reading};
+use ankaios_runtime::log_reader::{LogReader, LogReading};
 use crossbeam_channel::Sender;
 use log::{debug, info, warn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -384,9 +384,9 @@ impl LogStream {
             let mut lines = Vec::new();
             let mut failures = Vec::new();
             readers.retain_mut(|reader| match reader.read(&mut lines) {
-                Reading::Continues => true,
-                Reading::Ended => false,
-                Reading::Failed(why) => {
+                LogReading::Continues => true,
+                LogReading::Ended => false,
+                LogReading::Failed(why) => {
                     failures.push(why);
                     false
                 }

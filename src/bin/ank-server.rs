@@ -53,7 +53,7 @@ pub(crate) fn main() -> ExitCode {
     };
     match start_and_wait(settings) {
         Ok(()) => Exit::Done.into(),
-        Err(Failure(what, text)) => {
+        Err(StartError(what, text)) => {
             fatal(what, text);
             Exit::Failed.into()
         }
@@ -61,15 +61,15 @@ pub(crate) fn main() -> ExitCode {
 }
 
 /// What ends the server, and why.
-struct Failure(&'static str, String);
+struct StartError(&'static str, String);
 
-impl<E: Error> From<E> for Failure {
+impl<E: Error> From<E> for StartError {
     fn from(error: E) -> Self {
         Self::server(with_causes(&error))
     }
 }
 
-impl Failure {
+impl StartError {
     fn server(text: String) -> Self {
         Self("server error", text)
     }
@@ -79,7 +79,7 @@ impl Failure {
     }
 }
 
-fn start_and_wait(mut settings: ServerSettings) -> Result<(), Failure> {
+fn start_and_wait(mut settings: ServerSettings) -> Result<(), StartError> {
     let manifest = settings.startup_manifest.clone();
     let manifest = manifest
         .map(|path| read_manifest(&path).map(|desired| (desired, path)))
@@ -88,7 +88,10 @@ fn start_and_wait(mut settings: ServerSettings) -> Result<(), Failure> {
         log::warn!("{warning}");
     }
     // Before hooks run for a state that cannot be served.
-    settings.security.as_ref().map_err(Failure::unprotected)?;
+    settings
+        .security
+        .as_ref()
+        .map_err(StartError::unprotected)?;
     // From here on a signal ends everything in order, also while hooks check the state of the
     // start.
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
@@ -150,14 +153,14 @@ fn serve(
     mut server: ServerLoop,
     mut server_threads: Vec<Thread>,
     mut signals: Signals,
-) -> Result<(), Failure> {
+) -> Result<(), StartError> {
     let options = EndpointOptions {
         addresses: settings.addresses,
         socket_mode: settings.socket_mode,
         security: settings
             .security
             .as_ref()
-            .map_err(Failure::unprotected)?
+            .map_err(StartError::unprotected)?
             .clone(),
         message_max: settings.message_max.0 as usize,
         commander_names: settings.commander_names,
@@ -223,7 +226,7 @@ fn serve(
     }
     drop(watch);
     lost.map_or(Ok(()), |name| {
-        Err(Failure::server(format!("the thread '{name}' has ended")))
+        Err(StartError::server(format!("the thread '{name}' has ended")))
     })
 }
 
@@ -253,10 +256,10 @@ fn log_stop(signal: i32) {
 
 /// Makes the folder of the stored state ours as long as we run: each of two servers would store its
 /// own state over that of the other.
-fn own_state_dir(folder: &Path) -> Result<Option<File>, Failure> {
+fn own_state_dir(folder: &Path) -> Result<Option<File>, StartError> {
     match state_store::lock(folder) {
         Ok(Some(lock)) => Ok(Some(lock)),
-        Ok(None) => Err(Failure::server(format!(
+        Ok(None) => Err(StartError::server(format!(
             "cannot use state_dir '{}': another server uses it. End that one, or give this one a folder of its own",
             folder.display()
         ))),
@@ -275,13 +278,13 @@ fn start_with_state(
     server: &mut ServerLoop,
     state_dir: Option<&Path>,
     manifest: Option<(DesiredState, PathBuf)>,
-) -> Result<(), Failure> {
+) -> Result<(), StartError> {
     if start_with_stored(server, state_dir)? {
         return Ok(());
     }
     match manifest {
         Some((desired, path)) => server.start_with(desired).map_err(|error| {
-            Failure::server(format!(
+            StartError::server(format!(
                 "{} (startup manifest '{}')",
                 with_causes(&error),
                 path.display()
@@ -296,12 +299,12 @@ fn start_with_state(
 
 /// Takes over the state that an earlier server stored in `folder`. Returns whether there was a
 /// usable one; it then replaces the startup manifest.
-fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<bool, Failure> {
+fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<bool, StartError> {
     let Some(folder) = folder else {
         return Ok(false);
     };
     let unusable = |error| {
-        Failure::server(format!(
+        StartError::server(format!(
             "cannot use state_dir '{}': {error}",
             folder.display()
         ))
@@ -318,7 +321,7 @@ fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<b
     server.start_again_with(state).map_err(|error| {
         let file = folder.join(state_store::FILE);
         let way_out = "Remove the cause, or move it and the one before it away to start with the startup manifest";
-        Failure::server(format!("cannot start with the stored state '{}': {error}. {way_out}", file.display()))
+        StartError::server(format!("cannot start with the stored state '{}': {error}. {way_out}", file.display()))
     })?;
     log::info!(
         "Starting with the state stored in '{}'; a startup manifest does not count.",
@@ -328,9 +331,9 @@ fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<b
 }
 
 /// Reads and parses the startup manifest; keys that mean nothing are reported and ignored.
-fn read_manifest(path: &Path) -> Result<DesiredState, Failure> {
+fn read_manifest(path: &Path) -> Result<DesiredState, StartError> {
     let unreadable = |error: io::Error| {
-        Failure(
+        StartError(
             "Could not read the startup config",
             format!("{}: {error}", path.display()),
         )
@@ -346,7 +349,7 @@ fn read_manifest(path: &Path) -> Result<DesiredState, Failure> {
 }
 
 /// The failure of a manifest with this text, with what to do about one that is no YAML.
-fn manifest_failed(path: &Path, text: &str, error: &ManifestError) -> Failure {
+fn manifest_failed(path: &Path, text: &str, error: &ManifestError) -> StartError {
     let what = match error {
         ManifestError::Unreadable { .. } | ManifestError::TagShape { .. } => {
             "Invalid tags format in startup manifest"
@@ -358,5 +361,5 @@ fn manifest_failed(path: &Path, text: &str, error: &ManifestError) -> Failure {
         let hint = error.hint(text, "a manifest is one YAML or JSON document");
         shown.push_str(&format!(". Hint: {hint}"));
     }
-    Failure(what, shown)
+    StartError(what, shown)
 }

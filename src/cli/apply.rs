@@ -13,7 +13,7 @@ use super::update::read_file;
 use ankaios_model::complete_state::{DesiredState, Rendering};
 use ankaios_model::cycles::{cycle_text, find_cycle};
 use ankaios_model::fields::reader::{
-    self, MANIFEST_WARNINGS_MAX, Problem, Reading, Rules, UnknownKey,
+    self, DocumentKind, MANIFEST_WARNINGS_MAX, Problem, ReadDocument, UnknownKey,
 };
 use ankaios_model::fields::table::STATE;
 use ankaios_model::lifecycle::{self, place_in_manifest};
@@ -292,9 +292,9 @@ fn read_manifest(input: &Input, output: &mut Output) -> Result<(Manifest, Yaml)>
     // Then the fields.
     let deprecated = root.get("apiVersion").and_then(Yaml::scalar) == Some(API_VERSION_DEPRECATED);
     let rules = if deprecated {
-        Rules::Manifest
+        DocumentKind::Manifest
     } else {
-        Rules::Schema
+        DocumentKind::Schema
     };
     let reading = reader::read(&root, &STATE, rules);
     if !deprecated && !reading.problems.is_empty() {
@@ -534,7 +534,7 @@ fn place(input: &Input, location: Option<Location>) -> String {
     }
 }
 
-fn schema_error(input: &Input, root: &Yaml, reading: &Reading) -> CliError {
+fn schema_error(input: &Input, root: &Yaml, reading: &ReadDocument) -> CliError {
     let mut problems: Vec<&Problem> = reading.problems.iter().collect();
     problems.sort_by_key(|problem| problem.at); // In the order of the file.
     let mut text = "Manifest schema validation failed:".to_owned();

@@ -373,22 +373,22 @@ const AXIS_LINES_MAX: u64 = 8;
 /// A part of a start. The colours differ in brightness too. An accepted instance without a report
 /// has a line in place of a bar.
 #[derive(Clone, Copy)]
-struct Stage {
+struct StartStage {
     /// The name in the legend.
     name: &'static str,
     colour: &'static str,
     height: f64,
 }
 
-const STAGES: [Stage; 5] = [
-    Stage::new("accepted", "#8a8f98", 2.0),
-    Stage::new("waits", "#c8ccd2", BAR),
-    Stage::new("starts", "#3b76c4", BAR),
-    Stage::new("not ready", "#edae49", BAR),
-    Stage::new("running", "#5fa777", BAR),
+const STAGES: [StartStage; 5] = [
+    StartStage::new("accepted", "#8a8f98", 2.0),
+    StartStage::new("waits", "#c8ccd2", BAR),
+    StartStage::new("starts", "#3b76c4", BAR),
+    StartStage::new("not ready", "#edae49", BAR),
+    StartStage::new("running", "#5fa777", BAR),
 ];
 
-impl Stage {
+impl StartStage {
     const fn new(name: &'static str, colour: &'static str, height: f64) -> Self {
         Self {
             name,
@@ -400,7 +400,7 @@ impl Stage {
 
 /// A stage of one start, between two moments.
 struct Bar {
-    stage: Stage,
+    stage: StartStage,
     from: u64,
     /// `None` if it continues.
     to: Option<u64>,

@@ -125,7 +125,7 @@ fn is_number(name: &str) -> bool {
 }
 
 /// How far the log of an instance is.
-enum Progress {
+enum LogProgress {
     /// The container of the instance is about to come; what its state is meanwhile.
     Awaited(String),
     /// There is a container, as far as is known.
@@ -134,17 +134,17 @@ enum Progress {
 
 /// Whether an instance in this state has a container, as far as is known.
 pub(crate) fn has_container(row: &Row) -> bool {
-    matches!(begin(row), Some(Progress::Begun))
+    matches!(begin(row), Some(LogProgress::Begun))
 }
 
 /// How the log of an instance in this state begins; `None` when it has no container and is not
 /// about to get one.
-fn begin(row: &Row) -> Option<Progress> {
+fn begin(row: &Row) -> Option<LogProgress> {
     let Some(phase) = row.phase else {
-        return Some(Progress::Begun);
+        return Some(LogProgress::Begun);
     };
     match phase {
-        Phase::PendingInitial | Phase::PendingStarting => Some(Progress::Awaited(shown(row))),
+        Phase::PendingInitial | Phase::PendingStarting => Some(LogProgress::Awaited(shown(row))),
         Phase::PendingWaitingToStart
         | Phase::PendingStartingFailed
         | Phase::NotScheduled
@@ -158,7 +158,7 @@ fn begin(row: &Row) -> Option<Progress> {
         | Phase::StoppingDeleteFailed
         | Phase::Succeeded
         | Phase::FailedExecFailed
-        | Phase::FailedUnknown => Some(Progress::Begun),
+        | Phase::FailedUnknown => Some(LogProgress::Begun),
     }
 }
 
@@ -190,7 +190,7 @@ fn report_missing(instance: &InstanceName, why: &str, output: &mut Output) {
 fn follow(
     arguments: &LogsArguments,
     now: SystemTime,
-    mut open: BTreeMap<InstanceName, Progress>,
+    mut open: BTreeMap<InstanceName, LogProgress>,
     link: &mut dyn ServerLink,
     output: &mut Output,
 ) -> Result<bool> {
@@ -217,7 +217,7 @@ fn follow(
         ));
     }
     let mut lost = false;
-    let is_awaited = |progress: &Progress| matches!(progress, Progress::Awaited(_));
+    let is_awaited = |progress: &LogProgress| matches!(progress, LogProgress::Awaited(_));
     let mut explain_at = open
         .values()
         .any(is_awaited)
@@ -236,7 +236,7 @@ fn follow(
                 }
                 for entry in &entries {
                     if let Some(progress) = open.get_mut(&entry.instance) {
-                        *progress = Progress::Begun;
+                        *progress = LogProgress::Begun;
                     }
                     let is_timeless = arguments.timestamps && !begins_with_time(&entry.message);
                     if is_timeless && without_times.insert(entry.instance.agent.clone()) {
@@ -264,7 +264,7 @@ fn follow(
                     progress,
                 ) in &open
                 {
-                    if let Progress::Awaited(state) = progress {
+                    if let LogProgress::Awaited(state) = progress {
                         let place = place(agent);
                         output.warn(format_args!(
                             "no logs of workload '{workload}'{place} yet: it is {state}"
@@ -286,11 +286,11 @@ fn follow(
 fn take_state(
     instance: &InstanceName,
     state: &ExecutionState,
-    open: &mut BTreeMap<InstanceName, Progress>,
+    open: &mut BTreeMap<InstanceName, LogProgress>,
     output: &mut Output,
 ) -> bool {
     if state.phase != Phase::AgentDisconnected {
-        if let Some(Progress::Awaited(shown)) = open.get_mut(instance) {
+        if let Some(LogProgress::Awaited(shown)) = open.get_mut(instance) {
             *shown = one_line(&state.to_string());
         }
         return false;

@@ -193,7 +193,7 @@ const CHECK_MASKS: [&str; 3] = [
     "desiredState.workloads.*.dependencies",
 ];
 
-type Workloads<'s> = BTreeMap<&'s str, &'s Node>;
+type TaggedWorkloads<'s> = BTreeMap<&'s str, &'s Node>;
 
 /// Checks the workloads of an update to `new_state` if one has the tag `modes`. A server without
 /// modes would run all of them at once, so nothing is sent to it; a server with modes accepts what
@@ -204,7 +204,7 @@ pub(crate) fn check(
     link: &mut dyn ServerLink,
     output: &mut Output,
 ) -> Result<()> {
-    let sent: Workloads<'_> =
+    let sent: TaggedWorkloads<'_> =
         entries(new_state.at(&["desiredState", "workloads"])).collect_entries();
     let with_tag = |tag| {
         let tagged = sent
@@ -277,8 +277,8 @@ fn modes_of(workload: &Node) -> Option<BTreeSet<&str>> {
 
 /// Each sent workload that is in a mode in which a workload that it needs is not, and each other
 /// one that needs a sent one.
-fn unmet_needs(known: &[&str], state: &Node, sent: &Workloads<'_>) -> Vec<String> {
-    let all: Workloads<'_> = entries(state.at(&["desiredState", "workloads"]))
+fn unmet_needs(known: &[&str], state: &Node, sent: &TaggedWorkloads<'_>) -> Vec<String> {
+    let all: TaggedWorkloads<'_> = entries(state.at(&["desiredState", "workloads"]))
         .chain(sent.clone())
         .collect_entries();
     let named = all

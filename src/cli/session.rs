@@ -204,7 +204,7 @@ pub(crate) struct Context<'c> {
 /// before.
 pub(crate) struct Session<'s> {
     settings: &'s CliSettings,
-    connection: Option<Connection>,
+    connection: Option<OpenConnection>,
     /// Received while a response was awaited, oldest first.
     kept: Vec<WorkloadState>,
     /// Id of the subscription or the request for logs, whose events and lines are responses with
@@ -221,7 +221,7 @@ pub(crate) struct Session<'s> {
     is_understood: bool,
 }
 
-struct Connection {
+struct OpenConnection {
     requests: Sender<ToServer>,
     hangup: Hangup,
     events: Receiver<Result<FromServer, StreamEnd>>,
@@ -247,7 +247,7 @@ impl<'s> Session<'s> {
         }
     }
 
-    fn connect(&mut self, deadline: Instant) -> Result<Connection> {
+    fn connect(&mut self, deadline: Instant) -> Result<OpenConnection> {
         if let signals @ [_, ..] = std::mem::take(&mut self.signals) {
             self.interrupts = catch(signals).map_err(|error| {
                 CliError::start(format_args!("cannot catch signals: {error}"), "")
@@ -295,7 +295,7 @@ impl<'s> Session<'s> {
                 let (to_main, events) = bounded(1024);
                 let receive = move || receive_all(receiver, &to_main);
                 threads::spawn("cli:rx", STACK_LARGE, receive).map_err(no_thread)?;
-                Ok(Connection {
+                Ok(OpenConnection {
                     requests,
                     hangup,
                     events,
@@ -417,7 +417,7 @@ impl<'s> Session<'s> {
     /// so that the server frees what it holds for it, and waits shortly for its end. For all others
     /// it holds nothing. The threads of the connection end by themselves, or with the program.
     pub(crate) fn close(&mut self, in_order: bool) {
-        let Some(Connection {
+        let Some(OpenConnection {
             requests,
             hangup,
             events,

@@ -9,7 +9,7 @@ use super::output::Output;
 use super::session::Update;
 use super::update::read_file;
 use ankaios_model::field_path::{parts, value_at};
-use ankaios_model::fields::reader::{self, MANIFEST_WARNINGS_MAX, Reading, Rules};
+use ankaios_model::fields::reader::{self, DocumentKind, MANIFEST_WARNINGS_MAX, ReadDocument};
 use ankaios_model::fields::table::COMPLETE_STATE;
 use ankaios_model::manifest::ManifestError;
 use ankaios_model::node::Node;
@@ -51,7 +51,7 @@ fn update_from(
     } else {
         format!("'{file}'")
     };
-    let Reading {
+    let ReadDocument {
         tree: state,
         unknown,
         ..
@@ -97,7 +97,7 @@ fn is_given(state: &Node, mask: &str) -> bool {
 ///
 /// # Errors
 /// Not YAML, another structure, or a key at the top that no complete state has.
-pub fn read(name: &str, text: &str) -> Result<Reading> {
+pub fn read(name: &str, text: &str) -> Result<ReadDocument> {
     let wrong =
         |text: &str, hint: &str| CliError::input(format!("Invalid state in {name}: {text}"), hint);
     let document = yaml::read(text, Origin::Own).map_err(|error| {
@@ -108,9 +108,9 @@ pub fn read(name: &str, text: &str) -> Result<Reading> {
     })?;
     let root = &document.root;
     let read = if root.is_null() {
-        Reading::default()
+        ReadDocument::default()
     } else {
-        reader::read(root, &COMPLETE_STATE, Rules::State)
+        reader::read(root, &COMPLETE_STATE, DocumentKind::State)
     };
     if let Some(problem) = read.problems.first() {
         let hint = "the file holds a complete state as 'ank get state' prints it; manifests are for 'ank apply'";

@@ -94,7 +94,7 @@ impl Waiting {
 
 /// Keys of `ank.conf`, at the top, in the table `default` or in one of a context.
 #[derive(Debug, Default, Deserialize)]
-struct Keys {
+struct SettingsKeys {
     response_timeout: Option<Number<1, NUMBER_MAX>>,
     verbose: Option<bool>,
     quiet: Option<bool>,
@@ -180,7 +180,7 @@ fn wanted_context(common: &Common) -> Option<&str> {
 fn warn_of_other_server(
     server_url: Option<&str>,
     common: &Common,
-    keys: &Keys,
+    keys: &SettingsKeys,
     output: &mut Output,
 ) {
     let (Some(context), Some(used), Some(not_used)) =
@@ -237,7 +237,7 @@ fn read_file(
     file: Option<&ConfigFile>,
     common: &Common,
     output: &mut Output,
-) -> Result<(Keys, Pems)> {
+) -> Result<(SettingsKeys, Pems)> {
     let contexts = match file {
         Some(file) => contexts(file)?,
         None => Vec::new(),
@@ -304,7 +304,7 @@ fn connection(
     server_url: Option<&str>,
     common: &Common,
     file: Option<&ConfigFile>,
-    keys: &Keys,
+    keys: &SettingsKeys,
     pems: Pems,
     output: &mut Output,
 ) -> Result<(ServerUrl, Security)> {

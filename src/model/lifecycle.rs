@@ -5,7 +5,7 @@
 //!
 //! A typo must not disable a condition, so an unknown key is an error with its place.
 
-use super::fields::reader::{Problem, Rules, read_part};
+use super::fields::reader::{DocumentKind, Problem, read_part};
 use super::fields::{Field, Kind, Object, Text};
 use super::names::RUNTIMES;
 use super::names::named_enum;
@@ -635,7 +635,7 @@ pub(super) fn of_document(
         Err(_) => return Ok(None), // The engine will report it.
     };
     // First each field by itself.
-    let Some(reading) = read_part(root, KEY, &BLOCK, Rules::Block) else {
+    let Some(reading) = read_part(root, KEY, &BLOCK, DocumentKind::Block) else {
         check_spelling(root, config)?;
         return Ok(None);
     };

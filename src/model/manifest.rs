@@ -3,7 +3,9 @@
 //! Thread: none, plain functions; used by `main` of the server and of `ank`.
 
 use super::complete_state::{DesiredState, desired_state_from_node};
-use super::fields::reader::{MANIFEST_WARNINGS_MAX, Problem, Reading, Rules, UnknownKey, read};
+use super::fields::reader::{
+    DocumentKind, MANIFEST_WARNINGS_MAX, Problem, ReadDocument, UnknownKey, read,
+};
 use super::fields::table::STATE;
 use super::names::Name;
 use super::node::Node;
@@ -91,7 +93,7 @@ impl Manifest {
             yaml::read(text, Origin::Own).map_err(|error| ManifestError::Unreadable {
                 message: error.message,
             })?;
-        let reading = read(&document.root, &STATE, Rules::Manifest);
+        let reading = read(&document.root, &STATE, DocumentKind::Manifest);
         for unknown in reading.unknown.iter().take(MANIFEST_WARNINGS_MAX) {
             warn(unknown);
         }
@@ -102,7 +104,7 @@ impl Manifest {
     ///
     /// # Errors
     /// [`ManifestError`] for the first problem.
-    pub fn new(reading: Reading, root: &Yaml) -> Result<Self, ManifestError> {
+    pub fn new(reading: ReadDocument, root: &Yaml) -> Result<Self, ManifestError> {
         if let Some((message, at)) = reading.wrong_tags {
             return Err(ManifestError::TagShape {
                 message,

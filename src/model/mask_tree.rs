@@ -193,7 +193,7 @@ pub struct Wanted<'m>(Vec<&'m MaskTree>);
 
 /// The wanted entries of a map.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Keys<'m> {
+pub enum WantedKeys<'m> {
     /// All that exist.
     All,
     /// These, sorted, if they exist.
@@ -234,20 +234,20 @@ impl<'m> Wanted<'m> {
     }
 
     /// Returns the entries that are wanted, wholly or in part.
-    pub fn keys(&self) -> Keys<'m> {
+    pub fn keys(&self) -> WantedKeys<'m> {
         if self.is_whole() {
-            return Keys::All;
+            return WantedKeys::All;
         }
         let mut names: Vec<&'m str> = Vec::new();
         for place in &self.0 {
             if place.child(WILDCARD).is_some() {
-                return Keys::All;
+                return WantedKeys::All;
             }
             names.extend(place.below.iter().map(|(key, _)| &**key));
         }
         names.sort_unstable();
         names.dedup();
-        Keys::Named(names)
+        WantedKeys::Named(names)
     }
 
     /// Takes the wanted part of `node`; `None` if there is none.
@@ -282,15 +282,18 @@ mod tests {
     #[test]
     fn a_tree_of_masks_lists_the_wanted_entries() {
         let masks = MaskTree::new(["a.b", "a.c.d", "*.c", "x"]);
-        assert_eq!(masks.wanted().keys(), Keys::All);
+        assert_eq!(masks.wanted().keys(), WantedKeys::All);
         assert_eq!(
             masks.wanted().below("a").keys(),
-            Keys::Named(vec!["b", "c"])
+            WantedKeys::Named(vec!["b", "c"])
         );
-        assert_eq!(masks.wanted().below("other").keys(), Keys::Named(vec!["c"]));
+        assert_eq!(
+            masks.wanted().below("other").keys(),
+            WantedKeys::Named(vec!["c"])
+        );
         assert_eq!(
             masks.wanted().below("x").below("anything").keys(),
-            Keys::All
+            WantedKeys::All
         );
         assert!(masks.wanted().below("a").below("c").is_whole());
         assert!(masks.wanted().below("other").below("b").is_nothing());
@@ -298,7 +301,7 @@ mod tests {
         assert_eq!(literal.wanted().below("*").0.len(), 1);
         assert!(masks.named("a").below("c").below("d").is_whole());
         assert!(masks.named("other").is_nothing() && masks.named("x").is_whole());
-        assert_eq!(masks.named("a").keys(), Keys::Named(vec!["b", "c"]));
+        assert_eq!(masks.named("a").keys(), WantedKeys::Named(vec!["b", "c"]));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! Thread: none, plain values. An agent reads each text once, on `rx:server`, and shares the result.
 
-use super::fields::reader::{Rules, UnknownKey, read};
+use super::fields::reader::{DocumentKind, UnknownKey, read};
 use super::fields::{Field, Kind, Object, Text};
 use super::lifecycle::{self, Lifecycle, LifecycleError};
 use super::names::Name;
@@ -304,7 +304,7 @@ fn read_object<T: DeserializeOwned>(
     object: &'static Object,
     unknown: &mut Vec<UnknownKey>,
 ) -> Result<T, String> {
-    let reading = read(root, object, Rules::Engine);
+    let reading = read(root, object, DocumentKind::Engine);
     *unknown = reading.unknown;
     if let Some(problem) = reading.problems.into_iter().next() {
         return Err(LifecycleError::new(problem).to_string());

@@ -5,7 +5,7 @@
 
 use super::call_error::{CallError, ErrorMeaning, ReadMeaning};
 use super::engine_children::{CALL_VARIABLE, EngineChildren};
-use super::masking::Arguments;
+use super::masking::MaskedArguments;
 use super::{Cancel, RuntimeError};
 use ankaios_platform::child::{ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
 use std::ffi::OsStr;
@@ -68,8 +68,8 @@ impl EngineOutput {
 
 impl<'a> EngineCall<'a> {
     /// A call of `program`, looked up in `PATH`, without input and without time limit.
-    pub(crate) fn new(program: &'a str, arguments: impl Into<Arguments>) -> Self {
-        let Arguments {
+    pub(crate) fn new(program: &'a str, arguments: impl Into<MaskedArguments>) -> Self {
+        let MaskedArguments {
             given,
             shown,
             hidden,
@@ -177,7 +177,7 @@ impl<'a> EngineCall<'a> {
         if let Some(child) = end.left_over.take() {
             reap_later(child, record);
         }
-        end.error_output = Arguments::mask(&hidden, end.error_output);
+        end.error_output = MaskedArguments::mask(&hidden, end.error_output);
         outcome(end, quoted, partial, read_meaning)
     }
 }

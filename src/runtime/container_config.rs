@@ -2,7 +2,7 @@
 //!
 //! Thread: none, plain values.
 
-use super::masking::Arguments;
+use super::masking::MaskedArguments;
 use super::{NewContainer, RuntimeError};
 use ankaios_model::names::InstanceName;
 use ankaios_model::runtime_config::{ContainerConfig, EngineConfig};
@@ -38,33 +38,33 @@ pub trait EngineArguments {
     ///
     /// A later `--name` or `--pidfile` in the user's options wins over ours; our labels stand
     /// behind the user's and win.
-    fn run_arguments(&self, new: &NewContainer) -> Result<Arguments, RuntimeError>;
+    fn run_arguments(&self, new: &NewContainer) -> Result<MaskedArguments, RuntimeError>;
 
     /// The arguments that create the same container and do not start it.
-    fn create_arguments(&self, new: &NewContainer) -> Result<Arguments, RuntimeError>;
+    fn create_arguments(&self, new: &NewContainer) -> Result<MaskedArguments, RuntimeError>;
 
     /// The arguments of a call that creates it.
     fn container_arguments(
         &self,
         verb: &[&str],
         new: &NewContainer,
-    ) -> Result<Arguments, RuntimeError>;
+    ) -> Result<MaskedArguments, RuntimeError>;
 
     /// The arguments of a call, such as `start` and a container. Secrets of earlier calls are masked
     /// in it, since the engine may repeat them.
-    fn call(&self, verb: &[&str]) -> Arguments;
+    fn call(&self, verb: &[&str]) -> MaskedArguments;
 
     /// The arguments that pull the image with the options of a create.
-    fn pull_arguments(&self) -> Arguments;
+    fn pull_arguments(&self) -> MaskedArguments;
 }
 
 impl EngineArguments for ContainerConfig {
     // [impl->swdd~podman-create-workload-runs-workload~1]
-    fn run_arguments(&self, new: &NewContainer) -> Result<Arguments, RuntimeError> {
+    fn run_arguments(&self, new: &NewContainer) -> Result<MaskedArguments, RuntimeError> {
         self.container_arguments(&["run", "--detach"], new)
     }
 
-    fn create_arguments(&self, new: &NewContainer) -> Result<Arguments, RuntimeError> {
+    fn create_arguments(&self, new: &NewContainer) -> Result<MaskedArguments, RuntimeError> {
         self.container_arguments(&["create"], new)
     }
 
@@ -72,7 +72,7 @@ impl EngineArguments for ContainerConfig {
         &self,
         verb: &[&str],
         new: &NewContainer,
-    ) -> Result<Arguments, RuntimeError> {
+    ) -> Result<MaskedArguments, RuntimeError> {
         // [impl->swdd~podman-create-workload-sets-optionally-container-name~1]
         let mut arguments = self.call(verb).plain(&["--name", &new.instance.short()]);
         if let Some(path) = &new.pid_file
@@ -101,18 +101,18 @@ impl EngineArguments for ContainerConfig {
             .command(&self.command_args))
     }
 
-    fn call(&self, verb: &[&str]) -> Arguments {
-        let of_create = Arguments::default()
+    fn call(&self, verb: &[&str]) -> MaskedArguments {
+        let of_create = MaskedArguments::default()
             .options(&self.command_options)
             .address(&self.image);
-        let only_hidden = Arguments {
+        let only_hidden = MaskedArguments {
             hidden: of_create.hidden,
-            ..Arguments::default()
+            ..MaskedArguments::default()
         };
         only_hidden.options(&self.general_options).plain(verb)
     }
 
-    fn pull_arguments(&self) -> Arguments {
+    fn pull_arguments(&self) -> MaskedArguments {
         self.call(&["pull"])
             .options(&pull_options(&self.command_options))
             .address(&self.image)

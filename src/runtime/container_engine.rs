@@ -13,7 +13,7 @@ use super::engine_children::EngineChildren;
 use super::engine_cli::EngineCli;
 use super::images::{ImageRemoval, ImageStore};
 use super::log_reader::{LogCall, log_arguments};
-use super::masking::Arguments;
+use super::masking::MaskedArguments;
 use super::out_of_memory::{self, OutOfMemory, has_monitor_file, start_folder};
 use super::{
     Cancel, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
@@ -157,14 +157,14 @@ impl ContainerConnector {
     }
 
     fn change(&self, call: &[&str], id: &ContainerId) -> EngineCall<'_> {
-        let arguments = Arguments::default().plain(call).plain(&[&*id.0]);
+        let arguments = MaskedArguments::default().plain(call).plain(&[&*id.0]);
         self.cli.change(arguments)
     }
 
     /// Makes or changes a container by a call with these `arguments`.
     fn make(
         &self,
-        arguments: impl Fn(&ContainerConfig, &NewContainer) -> Result<Arguments, RuntimeError>,
+        arguments: impl Fn(&ContainerConfig, &NewContainer) -> Result<MaskedArguments, RuntimeError>,
         new: &NewContainer,
         limit: Option<Duration>,
         cancel: Cancel<'_>,

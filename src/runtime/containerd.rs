@@ -10,7 +10,7 @@ use super::container_engine::Engine;
 use super::container_list::{self, EngineContainer};
 use super::engine_cli::EngineCli;
 use super::images;
-use super::masking::Arguments;
+use super::masking::MaskedArguments;
 use super::{ContainerId, ListedContainer, MainProcess, RuntimeError};
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use std::collections::BTreeSet;
@@ -69,7 +69,9 @@ fn listing(cli: &EngineCli, filter: &str) -> Result<Vec<EngineContainer>, Runtim
     let shown = ["inspect", "--format=...", "..."];
     let mut given = vec!["inspect", &format];
     given.extend(ids.iter().map(String::as_str));
-    let call = cli.call(Arguments::shown_as(&given, &shown)).partial();
+    let call = cli
+        .call(MaskedArguments::shown_as(&given, &shown))
+        .partial();
     match cli.read_listing(call, &shown) {
         Err(error) if error.means_gone() => Ok(Vec::new()),
         result => result,

@@ -10,7 +10,7 @@ use super::container_list::{self, EngineContainer};
 use super::container_records::ContainerRecords;
 use super::engine_children::EngineChildren;
 use super::log_reader::LogCall;
-use super::masking::Arguments;
+use super::masking::MaskedArguments;
 use crate::limits::LISTING_MAX;
 
 /// How one engine is called.
@@ -42,16 +42,16 @@ impl EngineCli {
     }
 
     /// A call that changes nothing; the caller may limit it and runs it.
-    pub(crate) fn call(&self, arguments: impl Into<Arguments>) -> EngineCall<'_> {
+    pub(crate) fn call(&self, arguments: impl Into<MaskedArguments>) -> EngineCall<'_> {
         self.new_call(arguments).limit(LISTING_MAX)
     }
 
     /// A call that changes something, recorded for the next agent; the caller limits and runs it.
-    pub(crate) fn change(&self, arguments: impl Into<Arguments>) -> EngineCall<'_> {
+    pub(crate) fn change(&self, arguments: impl Into<MaskedArguments>) -> EngineCall<'_> {
         self.new_call(arguments).recorded(&self.children)
     }
 
-    fn new_call(&self, arguments: impl Into<Arguments>) -> EngineCall<'_> {
+    fn new_call(&self, arguments: impl Into<MaskedArguments>) -> EngineCall<'_> {
         EngineCall::new(self.program, arguments).reading(self.read_meaning)
     }
 
@@ -67,7 +67,7 @@ impl EngineCli {
 
     /// Makes a call that changes nothing, within [`LISTING_MAX`], and returns its output.
     pub(crate) fn query(&self, arguments: &[&str]) -> Result<String, RuntimeError> {
-        let call = self.call(Arguments::default().plain(arguments));
+        let call = self.call(MaskedArguments::default().plain(arguments));
         call.run(None)?.into_text()
     }
 
@@ -87,7 +87,10 @@ impl EngineCli {
         let format = format!("--format={}", container_list::podman_format());
         let shown = [&arguments[..], &["--format=..."]].concat();
         arguments.push(&format);
-        self.read_listing(self.call(Arguments::shown_as(&arguments, &shown)), &shown)
+        self.read_listing(
+            self.call(MaskedArguments::shown_as(&arguments, &shown)),
+            &shown,
+        )
     }
 
     /// Makes a call that prints a listing. In errors it has the arguments `shown`, since templates

@@ -7,7 +7,7 @@ use super::call_error::ErrorMeaning;
 use super::command::EngineCall;
 use super::container_list::labels_format;
 use super::engine_cli::EngineCli;
-use super::masking::Arguments;
+use super::masking::MaskedArguments;
 use super::{ContainerId, RuntimeError};
 use crate::limits::LISTING_MAX;
 use ankaios_model::names::InstanceName;
@@ -346,8 +346,8 @@ pub(crate) fn remove_from_podman(
     removal: &ImageRemoval,
 ) -> Result<(), RuntimeError> {
     let call = match removal {
-        ImageRemoval::Name { id, name } => Arguments::from(["untag", id, name]),
-        ImageRemoval::Image { id, .. } => Arguments::from(["rmi", "--no-prune", id]),
+        ImageRemoval::Name { id, name } => MaskedArguments::from(["untag", id, name]),
+        ImageRemoval::Image { id, .. } => MaskedArguments::from(["rmi", "--no-prune", id]),
     };
     remove(cli.change(call))
 }
@@ -362,7 +362,7 @@ pub(crate) fn remove_from_nerdctl(
         ImageRemoval::Name { name, .. } => name,
         ImageRemoval::Image { id, name } => name.as_ref().unwrap_or(id),
     };
-    remove(cli.change(Arguments::from(["rmi", image])))
+    remove(cli.change(MaskedArguments::from(["rmi", image])))
 }
 
 /// Makes the call. An image that is already gone counts as removed.
@@ -383,7 +383,7 @@ fn listed<T: for<'a> Deserialize<'a>>(
 ) -> Result<Vec<T>, RuntimeError> {
     let given = [call, &[format]].concat();
     let shown = [call, &["--format=..."]].concat();
-    let call = cli.call(Arguments::shown_as(&given, &shown));
+    let call = cli.call(MaskedArguments::shown_as(&given, &shown));
     let text = call.limit(LISTING_MAX).run(None)?.into_text()?;
     let mut entries = Vec::new();
     for entry in serde_json::Deserializer::from_str(&text).into_iter() {

@@ -89,7 +89,7 @@ struct HeldLine {
 
 /// The result of a read.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Reading {
+pub enum LogReading {
     /// More lines may come.
     Continues,
     /// There are no further lines.
@@ -131,7 +131,7 @@ impl LogReader {
 
     /// Reads once and adds the complete lines to `lines`. Waits only for the end of a call whose
     /// output has ended.
-    pub fn read(&mut self, lines: &mut Vec<String>) -> Reading {
+    pub fn read(&mut self, lines: &mut Vec<String>) -> LogReading {
         let mut buffer = [0; READ_SIZE];
         let mut new = Vec::new();
         match self.child.read(&mut buffer) {
@@ -141,16 +141,16 @@ impl LogReader {
                 {
                     self.release(lines);
                 }
-                Reading::Continues
+                LogReading::Continues
             }
             ChildOutput::Bytes(count) => {
                 let is_endless = self.lines.take(&buffer[..count], &mut new);
                 self.pass_on(new, lines);
                 if !is_endless {
-                    return Reading::Continues;
+                    return LogReading::Continues;
                 }
                 self.release(lines);
-                Reading::Ended
+                LogReading::Ended
             }
             ChildOutput::End => {
                 self.lines.finish(&mut new);
@@ -183,18 +183,18 @@ impl LogReader {
     }
 
     /// Takes the end of the output. A delayed line is the reason if the call has failed.
-    fn end(&mut self, lines: &mut Vec<String>) -> Reading {
+    fn end(&mut self, lines: &mut Vec<String>) -> LogReading {
         match self.child.status() {
             Some(status) if !status.success() => {
                 let why = match self.held.take() {
                     Some(HeldLine { text, .. }) => reason(&text),
                     None => format!("'{} logs' ended with {status}", self.program),
                 };
-                Reading::Failed(format!("{}{why}", self.prefix))
+                LogReading::Failed(format!("{}{why}", self.prefix))
             }
             _ => {
                 self.release(lines);
-                Reading::Ended
+                LogReading::Ended
             }
         }
     }

@@ -25,7 +25,7 @@ const SECRET_OPTIONS: [&str; 10] = [
 
 /// Arguments of a call, and their masked form.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Arguments {
+pub struct MaskedArguments {
     pub given: Vec<String>,
     pub(crate) shown: Vec<String>,
     /// The values that are not shown.
@@ -33,13 +33,13 @@ pub struct Arguments {
 }
 
 /// Our own arguments, which may be shown.
-impl<T: AsRef<str>, const N: usize> From<[T; N]> for Arguments {
+impl<T: AsRef<str>, const N: usize> From<[T; N]> for MaskedArguments {
     fn from(texts: [T; N]) -> Self {
         Self::default().plain(&texts)
     }
 }
 
-impl Arguments {
+impl MaskedArguments {
     /// Arguments that are shown in another way.
     pub(crate) fn shown_as(given: &[&str], shown: &[&str]) -> Self {
         Self {
@@ -184,7 +184,7 @@ mod tests {
         ] {
             let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
             assert_eq!(
-                Arguments::default().options(&options).shown,
+                MaskedArguments::default().options(&options).shown,
                 shown,
                 "{options:?}"
             );
@@ -194,10 +194,10 @@ mod tests {
     #[test]
     fn hidden_values_are_not_shown_where_an_engine_repeats_them() {
         let options = ["--env=A=word", "--env=B=wordlong", "--env=C=80"].map(str::to_owned);
-        let masked = Arguments::default().options(&options);
+        let masked = MaskedArguments::default().options(&options);
         assert_eq!(masked.hidden, ["word", "wordlong", "80"]);
         assert_eq!(
-            Arguments::mask(&masked.hidden, "no wordlong, no word, 80".to_owned()),
+            MaskedArguments::mask(&masked.hidden, "no wordlong, no word, 80".to_owned()),
             "no ***, no ***, 80"
         );
     }
@@ -209,13 +209,13 @@ mod tests {
             "--proxy=http://u:other@host",
             "u:pw@host",
         ];
-        let masked = Arguments::default().options(&options);
+        let masked = MaskedArguments::default().options(&options);
         assert_eq!(
             masked.shown,
             ["--env=PROXY=***", "--proxy=http://u:***@host", "u:***@host"]
         );
         let said = "user 'user' with 'pass/word' and other, u:pw@host, https://a:b@c".to_owned();
         let shown = "user 'user' with '***' and ***, u:***@host, https://a:***@c";
-        assert_eq!(Arguments::mask(&masked.hidden, said), shown);
+        assert_eq!(MaskedArguments::mask(&masked.hidden, said), shown);
     }
 }

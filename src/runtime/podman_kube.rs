@@ -23,7 +23,7 @@ use super::engine_children::EngineChildren;
 use super::engine_cli::EngineCli;
 use super::images::{self, ImageRemoval, ImageStore};
 use super::log_reader::{LogCall, log_arguments};
-use super::masking::Arguments;
+use super::masking::MaskedArguments;
 use super::out_of_memory::{self, OutOfMemory, has_monitor_file, start_folder};
 use super::podman::DETAILS;
 use super::{
@@ -126,7 +126,7 @@ impl PodmanKubeConnector {
         }
         // Then create the new one. The data may contain secrets of the workload.
         let label = format!("--label=data={}", BASE64_STANDARD_NO_PAD.encode(data));
-        let create = Arguments::from(["volume", "create"])
+        let create = MaskedArguments::from(["volume", "create"])
             .options(&[label])
             .plain(&[&volume]);
         match self.cli.change(create).limit(LISTING_MAX).run(cancel) {
@@ -266,7 +266,7 @@ impl PodmanKubeConnector {
         options: &[String],
         manifest: &'c str,
     ) -> EngineCall<'c> {
-        let arguments = Arguments::default()
+        let arguments = MaskedArguments::default()
             .options(general)
             .plain(&["kube"])
             .plain(verb)
@@ -341,7 +341,8 @@ impl PodmanKubeConnector {
             return Ok(());
         }
         self.stop_in_order(&failed.instance, &failed.manifest, Some(made))?;
-        let call = Arguments::from(["pod", "rm", "--force", "--ignore", "--time=0"]).plain(made);
+        let call =
+            MaskedArguments::from(["pod", "rm", "--force", "--ignore", "--time=0"]).plain(made);
         self.cli.change(call).limit(POD_DOWN_MAX).run(cancel)?;
         Ok(())
     }
@@ -383,7 +384,7 @@ impl PodmanKubeConnector {
         // Then continue paused ones: they do not notice a stop, and podman 4 refuses both to stop
         // and to remove them.
         if !paused.is_empty() {
-            let call = Arguments::from(["unpause"]).plain(&texts_of(&paused));
+            let call = MaskedArguments::from(["unpause"]).plain(&texts_of(&paused));
             self.cli.change(call).limit(LISTING_MAX).run(None)?;
         }
         // Finally stop all groups.
@@ -436,7 +437,7 @@ impl PodmanKubeConnector {
         let ids = texts_of(containers);
         let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
         let turns = count.div_ceil(STOPPED_AT_ONCE);
-        let mut arguments = Arguments::from(["stop", "--ignore"]);
+        let mut arguments = MaskedArguments::from(["stop", "--ignore"]);
         let mut one_stop = CONTAINER_STOP_DEFAULT;
         if let Some(seconds) = seconds {
             arguments = arguments.plain(&[format!("--time={seconds}")]);
@@ -627,7 +628,7 @@ impl RuntimeConnector for PodmanKubeConnector {
             None => "",
         };
         self.stop_in_order(&instance, manifest, Some(&pods))?;
-        let arguments = Arguments::from(["pod", "stop", "--ignore"]).plain(&pods);
+        let arguments = MaskedArguments::from(["pod", "stop", "--ignore"]).plain(&pods);
         self.cli.change(arguments).limit(POD_DOWN_MAX).run(None)?;
         Ok(())
     }

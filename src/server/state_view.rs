@@ -8,7 +8,7 @@ use ankaios_model::complete_state::{
     workload_node,
 };
 use ankaios_model::execution_state::ExecutionState;
-use ankaios_model::mask_tree::{Keys, MaskTree, Wanted};
+use ankaios_model::mask_tree::{MaskTree, Wanted, WantedKeys};
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::{InstanceName, Name};
 use ankaios_model::node::{Entries, Node};
@@ -127,8 +127,8 @@ impl<'s> StateView<'s> {
         }
         let mut agents = Entries::default();
         match wanted.keys() {
-            Keys::All => add_states(&mut agents, wanted, self.states.iter()),
-            Keys::Named(names) => {
+            WantedKeys::All => add_states(&mut agents, wanted, self.states.iter()),
+            WantedKeys::Named(names) => {
                 for agent in names {
                     self.add_states_of_agent(&mut agents, wanted, agent);
                 }
@@ -140,8 +140,8 @@ impl<'s> StateView<'s> {
     /// Looks up only the named workloads, if masks name some.
     fn add_states_of_agent(&self, agents: &mut Entries, wanted: &Wanted<'_>, agent: &str) {
         match wanted.below(agent).keys() {
-            Keys::All => add_states(agents, wanted, self.states.of_agent(agent)),
-            Keys::Named(workloads) => {
+            WantedKeys::All => add_states(agents, wanted, self.states.of_agent(agent)),
+            WantedKeys::Named(workloads) => {
                 for workload in workloads {
                     let states = self.states.of_agent_workload(agent, workload);
                     add_states(agents, wanted, states);
@@ -209,12 +209,12 @@ where
     }
     let mut found = Entries::default();
     match wanted.keys() {
-        Keys::All => {
+        WantedKeys::All => {
             for (key, value) in map {
                 add_wanted(&mut found, wanted, key.as_ref(), || node(value));
             }
         }
-        Keys::Named(names) => {
+        WantedKeys::Named(names) => {
             for name in names {
                 if let Some(value) = map.get(name) {
                     add_wanted(&mut found, wanted, name, || node(value));

@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 mod checks;
 
 /// One machine with an agent.
-pub(crate) struct Node {
+pub(crate) struct SimNode {
     pub name: Name,
     pub engine: SimEngine,
     pub life: Option<Life>,
@@ -86,7 +86,7 @@ pub(crate) struct Cluster {
     pub trace: Trace,
     /// `None` while it is down.
     pub server: Option<ServerLoop>,
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<SimNode>,
     pub steps: u64,
     progress: Progress,
     pub violations: Vec<String>,
@@ -124,7 +124,7 @@ pub(crate) struct Cluster {
 }
 
 /// Names an actor, for people who look for the reason of a failure.
-fn name_of(actor: Actor, nodes: &mut [Node]) -> String {
+fn name_of(actor: Actor, nodes: &mut [SimNode]) -> String {
     match actor {
         Actor::Part(index, Part::Loop(task)) => {
             let node = &mut nodes[index];
@@ -156,7 +156,7 @@ impl Cluster {
         let count = random.usize(1..=5);
         let nodes = ["A", "B", "C", "D", "E"].into_iter().take(count);
         let nodes = nodes
-            .map(|name| Node {
+            .map(|name| SimNode {
                 name: name.into(),
                 engine: SimEngine::new(&clock, random.fork(), trace.clone(), disturbances.engine),
                 life: None,
@@ -181,7 +181,7 @@ impl Cluster {
             })
             .collect();
         let mut disk = random.bool().then(|| Disk::new(&clock));
-        let (mut nodes, is_guarded): (Vec<Node>, bool) = (nodes, disturbances.guards > 0);
+        let (mut nodes, is_guarded): (Vec<SimNode>, bool) = (nodes, disturbances.guards > 0);
         for node in nodes
             .iter_mut()
             .filter(|node| is_guarded && node.options.seed % 4 > 0)

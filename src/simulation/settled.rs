@@ -4,7 +4,7 @@
 //! Thread: the one of the test.
 
 use super::agent_expectations::{has_ended, meets};
-use super::cluster::{Cluster, Node};
+use super::cluster::{Cluster, SimNode};
 use super::engine::{Container, removes_itself};
 use super::guarded_updates::pending;
 use super::life::RUNTIMES;
@@ -84,7 +84,7 @@ pub(crate) fn unsettled(cluster: &mut Cluster) -> Option<String> {
 /// Returns whether an instance continues to exist because others need it, by the messages to its
 /// agent and by the desired state.
 fn waits_to_stop(
-    nodes: &[Node],
+    nodes: &[SimNode],
     instance: &InstanceName,
     effective: &Effective,
     states: &States,
@@ -94,7 +94,7 @@ fn waits_to_stop(
 
 /// As [`waits_to_stop`]; `seen` are the instances that were visited already.
 fn waits_behind<'s>(
-    nodes: &[Node],
+    nodes: &[SimNode],
     instance: &'s InstanceName,
     effective: &Effective,
     states: &'s States,
@@ -137,7 +137,7 @@ fn waits_behind<'s>(
         })
 }
 
-fn states_of_the_gone(nodes: &[Node], effective: &Effective, states: &States) -> Option<String> {
+fn states_of_the_gone(nodes: &[SimNode], effective: &Effective, states: &States) -> Option<String> {
     for (instance, state) in states {
         let is_desired = match effective.get(&instance.workload) {
             Some(added) => added.instance == *instance,
@@ -153,7 +153,7 @@ fn states_of_the_gone(nodes: &[Node], effective: &Effective, states: &States) ->
 }
 
 fn container<'a>(
-    node: &Node,
+    node: &SimNode,
     found: &'a [Container],
     added: &AddedWorkload,
 ) -> Option<&'a Container> {
@@ -165,7 +165,7 @@ fn container<'a>(
 
 /// Returns the difference if a desired workload is in a wrong state.
 fn workload(
-    nodes: &[Node],
+    nodes: &[SimNode],
     added: &AddedWorkload,
     effective: &Effective,
     states: &States,
@@ -319,8 +319,8 @@ fn may_start(added: &AddedWorkload, states: &States) -> bool {
 /// Returns a container that is not desired. A `pending` workload may be staged while its update
 /// waits for agents that are not connected.
 fn unwanted_container(
-    nodes: &[Node],
-    node: &Node,
+    nodes: &[SimNode],
+    node: &SimNode,
     effective: &Effective,
     states: &States,
     pending: &BTreeSet<Name>,
@@ -346,7 +346,7 @@ fn unwanted_container(
 
 /// Returns a state that the agent has in another version than the server. Some states are not sent
 /// to agents, and of the texts of other agents' states only those for decisions.
-fn agents_view(node: &Node, states: &States) -> Option<String> {
+fn agents_view(node: &SimNode, states: &States) -> Option<String> {
     let manager = &node.life.as_ref()?.manager;
     let known: States = manager
         .known_states()
@@ -384,7 +384,7 @@ fn agents_view(node: &Node, states: &States) -> Option<String> {
 /// Returns the difference if an agent has more control loops than workloads. A `pending` workload has
 /// one where it is prepared.
 fn too_many_loops(
-    node: &mut Node,
+    node: &mut SimNode,
     effective: &Effective,
     pending: &BTreeSet<Name>,
 ) -> Option<String> {

@@ -20,7 +20,7 @@ const TEXTS_OF_LINES: [&str; 3] = ["runtimeConfig", "data", "manifest"];
 
 /// The kind of a document, by which it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rules {
+pub enum DocumentKind {
     /// A manifest for the server: a number can stand for most texts; names are checked later.
     Manifest,
     /// A manifest for the JSON schema: problems are worded as by its validators.
@@ -37,7 +37,7 @@ pub enum Rules {
 /// A problem of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Its path, as in `workloads.web.files[0]`; with [`Rules::Schema`] a JSON pointer.
+    /// Its path, as in `workloads.web.files[0]`; with [`DocumentKind::Schema`] a JSON pointer.
     pub path: String,
     pub message: String,
     pub at: Location,
@@ -71,7 +71,7 @@ impl fmt::Display for UnknownKey {
 
 /// The content of a document.
 #[derive(Debug, Default)]
-pub struct Reading {
+pub struct ReadDocument {
     /// The readable part.
     pub tree: Node,
     /// Problems in the order of the document; at most [`MANIFEST_WARNINGS_MAX`].
@@ -86,7 +86,7 @@ pub struct Reading {
 }
 
 /// Reads `root` as an `object`.
-pub fn read(root: &Yaml, object: &'static Object, rules: Rules) -> Reading {
+pub fn read(root: &Yaml, object: &'static Object, rules: DocumentKind) -> ReadDocument {
     read_at(root, &At::top(root, rules), object)
 }
 
@@ -95,20 +95,20 @@ pub(crate) fn read_part(
     root: &Yaml,
     key: &str,
     object: &'static Object,
-    rules: Rules,
-) -> Option<Reading> {
+    rules: DocumentKind,
+) -> Option<ReadDocument> {
     Some(read_at(root, &At::top(root, rules).optional(key)?, object))
 }
 
-fn read_at(root: &Yaml, at: &At<'_>, object: &'static Object) -> Reading {
+fn read_at(root: &Yaml, at: &At<'_>, object: &'static Object) -> ReadDocument {
     let version = root.get("apiVersion").and_then(Yaml::scalar);
     let mut reader = FieldReader {
         version,
-        found: Reading::default(),
+        found: ReadDocument::default(),
     };
     let tree = reader.object(at, object);
     let tree = reader.noted(tree).unwrap_or_default();
-    Reading {
+    ReadDocument {
         tree,
         ..reader.found
     }
@@ -116,7 +116,7 @@ fn read_at(root: &Yaml, at: &At<'_>, object: &'static Object) -> Reading {
 
 /// A node and the steps that lead to it, which are joined to a path only for a problem.
 struct At<'a> {
-    rules: Rules,
+    rules: DocumentKind,
     key_at: Location,
     node: &'a Yaml,
     /// The node above; `None` for the outermost one.
@@ -134,7 +134,7 @@ enum Step<'a> {
 }
 
 impl<'a> At<'a> {
-    fn top(root: &'a Yaml, rules: Rules) -> At<'a> {
+    fn top(root: &'a Yaml, rules: DocumentKind) -> At<'a> {
         At {
             rules,
             key_at: root.at,
@@ -205,7 +205,7 @@ impl<'a> At<'a> {
 
     fn problem<T>(&self, message: impl Into<String>) -> Result<T, Problem> {
         Err(Problem {
-            path: self.path(self.rules == Rules::Schema),
+            path: self.path(self.rules == DocumentKind::Schema),
             // It may quote a value, and ends in states and logs.
             message: without_passwords(&message.into()),
             at: self.node.at,
@@ -231,19 +231,19 @@ impl<'a> At<'a> {
 
     /// The outermost mapping of a manifest or `runtimeConfig` may be empty.
     fn may_be_null(&self) -> bool {
-        self.parent.is_none() && matches!(self.rules, Rules::Manifest | Rules::Engine)
+        self.parent.is_none() && matches!(self.rules, DocumentKind::Manifest | DocumentKind::Engine)
     }
 
     /// A state may be given in part, but each item of its lists only as a whole.
     fn is_whole(&self) -> bool {
-        self.rules != Rules::State || matches!(self.step, Step::Index(_))
+        self.rules != DocumentKind::State || matches!(self.step, Step::Index(_))
     }
 }
 
 struct FieldReader<'d> {
     /// The version of the manifest.
     version: Option<&'d str>,
-    found: Reading,
+    found: ReadDocument,
 }
 
 impl FieldReader<'_> {
@@ -266,25 +266,29 @@ impl FieldReader<'_> {
 
     fn wrong_type<T>(&self, at: &At<'_>, expected: &str, schema_type: &str) -> Result<T, Problem> {
         match at.rules {
-            Rules::Schema => at.problem(format!("{} is not of {schema_type}", json(at.node))),
-            Rules::Engine => {
+            DocumentKind::Schema => {
+                at.problem(format!("{} is not of {schema_type}", json(at.node)))
+            }
+            DocumentKind::Engine => {
                 let found = match at.node.content {
                     Content::List(_) | Content::Map(_) => at.node.describe(),
                     Content::Text(_) | Content::Plain(..) => "a text".to_owned(),
                 };
                 at.problem(format!("expected {expected}, found {found}"))
             }
-            Rules::Manifest | Rules::State | Rules::Block => at.expected(expected),
+            DocumentKind::Manifest | DocumentKind::State | DocumentKind::Block => {
+                at.expected(expected)
+            }
         }
     }
 
     fn missing<T>(&self, at: &At<'_>, fields: &[&str]) -> Result<T, Problem> {
         match at.rules {
-            Rules::Schema => {
+            DocumentKind::Schema => {
                 let names = fields.join("\" or \"");
                 at.problem(format!("\"{names}\" is a required property"))
             }
-            Rules::Block if fields.len() > 1 => {
+            DocumentKind::Block if fields.len() > 1 => {
                 let names = alternatives(fields);
                 at.problem(format!("at least one of {names} is needed"))
             }
@@ -338,7 +342,7 @@ impl FieldReader<'_> {
             Kind::Map(value) => self.map(at, *value, false),
             Kind::Named(value) => self.map(at, *value, true),
             // The block is read by itself.
-            Kind::Object(_) if at.rules == Rules::Engine => Ok(Node::empty()),
+            Kind::Object(_) if at.rules == DocumentKind::Engine => Ok(Node::empty()),
             Kind::Object(object) => self.object(at, object),
             Kind::OneOf(objects) => self.one_of(at, objects),
             Kind::Any => Ok(Node::empty()),
@@ -346,16 +350,16 @@ impl FieldReader<'_> {
     }
 
     fn text(&self, at: &At<'_>, text: Text) -> Result<Node, Problem> {
-        let any = if at.rules == Rules::Engine {
+        let any = if at.rules == DocumentKind::Engine {
             at.node.source()
         } else {
             at.node.scalar()
         };
         let takes_any = match at.rules {
-            Rules::Schema => false,
-            Rules::Block => text == Text::Scalar,
-            Rules::Manifest => text != Text::Quoted,
-            Rules::State | Rules::Engine => true,
+            DocumentKind::Schema => false,
+            DocumentKind::Block => text == Text::Scalar,
+            DocumentKind::Manifest => text != Text::Quoted,
+            DocumentKind::State | DocumentKind::Engine => true,
         };
         // First the advice, if this is not an acceptable text.
         let advice = match any {
@@ -379,8 +383,8 @@ impl FieldReader<'_> {
     /// Checks the form of a text as far as the rules want it.
     fn checked_text(&self, at: &At<'_>, text: Text, found: &str) -> Result<Node, Problem> {
         match (at.rules, text.check(found)) {
-            (Rules::Schema, Err(message)) => at.problem(message),
-            (Rules::Block, Err(_)) => at.expected(text.expected()),
+            (DocumentKind::Schema, Err(message)) => at.problem(message),
+            (DocumentKind::Block, Err(_)) => at.expected(text.expected()),
             _ => Ok(Node::text(found)),
         }
     }
@@ -391,7 +395,7 @@ impl FieldReader<'_> {
         {
             return Ok(Node::text(&**text));
         }
-        if at.rules == Rules::Schema {
+        if at.rules == DocumentKind::Schema {
             let found = json(at.node);
             let texts = texts.join("\", \"");
             return at.problem(format!("{found} is not one of \"{texts}\""));
@@ -428,14 +432,14 @@ impl FieldReader<'_> {
             let (key, _) = entry;
             let Some(key) = key.scalar() else {
                 // `ank apply` refuses such keys wherever they are.
-                if at.rules != Rules::Schema {
+                if at.rules != DocumentKind::Schema {
                     let found = key.describe();
                     self.report(at, format!("{found} found as key, expected text"));
                 }
                 continue;
             };
             let child = at.child(key, entry);
-            if named && at.rules == Rules::Schema {
+            if named && at.rules == DocumentKind::Schema {
                 self.noted(child.check_key(key));
             }
             let value = self.value(&child, kind);
@@ -459,7 +463,7 @@ impl FieldReader<'_> {
             let Some(key) = key.scalar() else {
                 continue;
             };
-            if at.rules == Rules::State && node.is_null() {
+            if at.rules == DocumentKind::State && node.is_null() {
                 continue;
             }
             let child = at.child(key, entry);
@@ -467,9 +471,9 @@ impl FieldReader<'_> {
                 self.unknown(&child, key, object);
                 continue;
             };
-            let is_absent = at.rules == Rules::Engine && field.nullable && node.is_null();
+            let is_absent = at.rules == DocumentKind::Engine && field.nullable && node.is_null();
             // The JSON schema has new names only.
-            let is_hidden = at.rules == Rules::Schema && field.name != key;
+            let is_hidden = at.rules == DocumentKind::Schema && field.name != key;
             if !is_absent && !is_hidden {
                 let value = self.field(&child, field);
                 tree.insert(field.name, self.noted(value).unwrap_or_default());
@@ -492,7 +496,7 @@ impl FieldReader<'_> {
                 continue;
             }
             self.check_missing(at, field);
-            if at.rules == Rules::Block
+            if at.rules == DocumentKind::Block
                 && let Some(default) = field.default()
             {
                 tree.insert(field.name, default);
@@ -561,11 +565,12 @@ impl FieldReader<'_> {
 
     fn field(&mut self, at: &At<'_>, field: &Field) -> Result<Node, Problem> {
         let null_is_empty = match (at.rules, field.kind) {
-            (Rules::Manifest, Kind::Object(_)) => true,
+            (DocumentKind::Manifest, Kind::Object(_)) => true,
             // In later versions it is an error, since the value was probably forgotten.
-            (Rules::Manifest, Kind::Tags | Kind::List(_) | Kind::Map(_) | Kind::Named(_)) => {
-                field.nullable || self.version == Some(API_VERSION_DEPRECATED)
-            }
+            (
+                DocumentKind::Manifest,
+                Kind::Tags | Kind::List(_) | Kind::Map(_) | Kind::Named(_),
+            ) => field.nullable || self.version == Some(API_VERSION_DEPRECATED),
             _ => field.nullable,
         };
         if !null_is_empty || !at.node.is_null() {
@@ -596,7 +601,7 @@ impl FieldReader<'_> {
     /// Reads tags: a mapping, or a list of entries in a manifest of the deprecated version.
     fn tags(&mut self, at: &At<'_>) -> Result<Node, Problem> {
         let version = match self.version {
-            Some(version) if at.rules == Rules::Manifest => version,
+            Some(version) if at.rules == DocumentKind::Manifest => version,
             _ => "",
         };
         let found = match at.node.content {
@@ -607,7 +612,9 @@ impl FieldReader<'_> {
         let required = match version {
             API_VERSION if found != "mapping" => "mapping (key-value pairs)",
             API_VERSION_DEPRECATED if found != "sequence" => "sequence (list of key-value entries)",
-            _ if found == "sequence" && at.rules == Rules::Manifest => return self.tag_list(at),
+            _ if found == "sequence" && at.rules == DocumentKind::Manifest => {
+                return self.tag_list(at);
+            }
             _ => return self.map(at, Kind::Text(Text::Quoted), false),
         };
         let workload = match at.parent.map(|workload| workload.step) {
@@ -642,7 +649,7 @@ impl FieldReader<'_> {
         let known = object.names_in_manifest();
         let nearest = nearest(key, known.iter().copied());
         let is_at_top = at.parent.is_some_and(|above| above.parent.is_none());
-        if at.rules == Rules::State && is_at_top {
+        if at.rules == DocumentKind::State && is_at_top {
             let message = match nearest {
                 Some(name) => format!("unknown key (did you mean '{name}'?)"),
                 None => "unknown key".to_owned(),
@@ -653,7 +660,7 @@ impl FieldReader<'_> {
         if key.starts_with("x-") {
             return;
         }
-        if at.rules == Rules::Block {
+        if at.rules == DocumentKind::Block {
             let message = match nearest {
                 Some(name) => format!("unknown key, did you mean '{name}'?"),
                 None => format!("unknown key; known are {}", known.join(", ")),
@@ -662,7 +669,7 @@ impl FieldReader<'_> {
             return;
         }
         // The text of an engine may come from others and have any number of them.
-        if at.rules != Rules::Engine || self.found.unknown.len() < MANIFEST_WARNINGS_MAX {
+        if at.rules != DocumentKind::Engine || self.found.unknown.len() < MANIFEST_WARNINGS_MAX {
             self.found.unknown.push(UnknownKey {
                 path: at.path(false),
                 nearest,

@@ -5,7 +5,7 @@
 //! That it accepts what `ank apply` accepts, and nothing else, is tested with every node of a
 //! manifest replaced by wrong ones.
 
-use super::reader::{Rules, read, read_part};
+use super::reader::{DocumentKind, read, read_part};
 use super::table::STATE;
 use super::{Field, Kind, Object, Text};
 use crate::lifecycle;
@@ -360,7 +360,7 @@ fn schema_and_apply_accept_and_refuse_the_same_manifests() {
     for manifest in neighbours(&full()).into_iter().chain([full()]) {
         let text = manifest.to_string(); // JSON is YAML.
         let root = yaml::read(&text, Origin::Own).expect("it is YAML").root;
-        let reading = read(&root, &STATE, Rules::Schema);
+        let reading = read(&root, &STATE, DocumentKind::Schema);
         let is_fine = reading.problems.is_empty() && reading.unknown.is_empty();
         assert_eq!(schema.is_valid(&manifest), is_fine, "{text}\n{reading:?}");
         *if is_fine { &mut accepted } else { &mut refused } += 1;
@@ -412,9 +412,14 @@ fn schema_and_apply_accept_the_same_runtime_configurations() {
         for config in neighbours(&full).into_iter().chain([full]) {
             let text = config.to_string();
             let root = yaml::read(&text, Origin::Own).expect("it is YAML").root;
-            let engine = read(&root, object, Rules::Engine);
-            let block = read_part(&root, lifecycle::KEY, &lifecycle::BLOCK, Rules::Block)
-                .unwrap_or_default();
+            let engine = read(&root, object, DocumentKind::Engine);
+            let block = read_part(
+                &root,
+                lifecycle::KEY,
+                &lifecycle::BLOCK,
+                DocumentKind::Block,
+            )
+            .unwrap_or_default();
             let is_fine = engine.problems.is_empty()
                 && engine.unknown.is_empty()
                 && block.problems.is_empty();

@@ -54,12 +54,12 @@ pub(crate) struct ProbedPath {
 }
 
 /// Both ends of a queue.
-struct Queue<T> {
+struct PathQueue<T> {
     sender: Sender<T>,
     receiver: Receiver<T>,
 }
 
-impl<T> Queue<T> {
+impl<T> PathQueue<T> {
     /// A queue with room for all open probes, so that sending never waits for room.
     fn new() -> Self {
         let (sender, receiver) = bounded(PATH_PROBES_MAX);
@@ -75,8 +75,8 @@ pub struct PathProbes {
     probe_path: ProbePath,
     wake: Arc<dyn Fn() + Send + Sync>,
     // Most agents never probe a path, and the queues take all their memory at once.
-    probes: LazyCell<Queue<PathProbe>>,
-    results: LazyCell<Queue<ProbedPath>>,
+    probes: LazyCell<PathQueue<PathProbe>>,
+    results: LazyCell<PathQueue<ProbedPath>>,
     /// The started probes without a result.
     open: BTreeMap<PathProbe, OpenProbe>,
     threads: usize,
@@ -96,8 +96,8 @@ impl PathProbes {
         Self {
             probe_path,
             wake,
-            probes: LazyCell::new(Queue::new),
-            results: LazyCell::new(Queue::new),
+            probes: LazyCell::new(PathQueue::new),
+            results: LazyCell::new(PathQueue::new),
             open: BTreeMap::new(),
             threads: 0,
         }

@@ -37,7 +37,7 @@ const NOTIFICATIONS_IN_A_ROW: usize = 16;
 
 /// Passes orders to the thread that probes.
 pub struct Prober {
-    commands: Sender<Command>,
+    commands: Sender<ProberCommand>,
     wake: EventFd,
     /// What the thread will run; `None` once it has started.
     waiting: Mutex<Option<Body>>,
@@ -45,7 +45,7 @@ pub struct Prober {
 
 type Body = Box<dyn FnOnce() + Send>;
 
-enum Command {
+enum ProberCommand {
     Watch(Box<ProbeOrder>),
     Unwatch(u64),
     /// The owner is gone.
@@ -94,7 +94,7 @@ impl Prober {
         self.waiting.lock().is_none()
     }
 
-    fn send(&self, command: Command) {
+    fn send(&self, command: ProberCommand) {
         if self.has_thread() {
             let _ = self.commands.send(command); // Gone only at the end.
         } else {
@@ -107,17 +107,17 @@ impl Prober {
 impl Probes for Prober {
     fn watch(&self, order: ProbeOrder) {
         self.start_thread();
-        self.send(Command::Watch(Box::new(order)));
+        self.send(ProberCommand::Watch(Box::new(order)));
     }
 
     fn unwatch(&self, key: u64) {
-        self.send(Command::Unwatch(key));
+        self.send(ProberCommand::Unwatch(key));
     }
 }
 
 impl Drop for Prober {
     fn drop(&mut self) {
-        self.send(Command::End);
+        self.send(ProberCommand::End);
     }
 }
 
@@ -148,7 +148,7 @@ pub fn notify_socket(path: &Path) -> io::Result<OwnedFd> {
 struct Loop<C> {
     table: ProbeTable<SocketIo>,
     clock: C,
-    orders: Receiver<Command>,
+    orders: Receiver<ProberCommand>,
     /// Becomes readable when there is an order or a result.
     woken: EventFd,
 }
@@ -177,9 +177,9 @@ impl<C: Clock> Loop<C> {
             }
             for command in self.orders.try_iter() {
                 match command {
-                    Command::Watch(order) => self.table.watch(*order, self.clock.now()),
-                    Command::Unwatch(key) => self.table.unwatch(key),
-                    Command::End => return,
+                    ProberCommand::Watch(order) => self.table.watch(*order, self.clock.now()),
+                    ProberCommand::Unwatch(key) => self.table.unwatch(key),
+                    ProberCommand::End => return,
                 }
             }
             for probe in self.table.io.take_ended() {

@@ -13,7 +13,7 @@ use super::{Outcome, ProbeOrder, Purpose};
 use crate::command::EngineCall;
 use crate::exit_watch::belongs_to;
 use crate::limits::{EXEC_PARALLEL, EXEC_RUNNING_MAX, EXEC_SLOT_MAX, STACK_WORKLOAD};
-use crate::masking::Arguments;
+use crate::masking::MaskedArguments;
 use crate::{ProbeTarget, RuntimeError};
 use ankaios_model::lifecycle::Check;
 use ankaios_platform::clock::{Clock, SystemClock};
@@ -45,14 +45,14 @@ pub(crate) type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// The probes that wait for a result.
 pub(crate) struct SocketIo {
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<u64, WaitingSocket>,
     networks: Networks,
     paths: Paths,
     commands: Commands,
 }
 
 /// A connection that is being made, or a request that waits for its answer.
-struct Waiting {
+struct WaitingSocket {
     socket: OwnedFd,
     /// Sent once the socket is connected; `None` if the connection alone is the probe.
     request: Option<HttpRequest>,
@@ -173,7 +173,7 @@ impl SocketIo {
             Ok(socket) => socket,
             Err(reason) => return Some(Outcome::fails(reason)),
         };
-        let mut waiting = Waiting {
+        let mut waiting = WaitingSocket {
             socket,
             request,
             sent: false,
@@ -206,7 +206,7 @@ impl SocketIo {
     }
 }
 
-impl Waiting {
+impl WaitingSocket {
     /// Sends the request, or reads the answer. Returns the outcome once it is known.
     fn proceed(&mut self) -> Option<Outcome> {
         if self.sent {
@@ -469,7 +469,7 @@ fn network_of(process: &crate::MainProcess) -> Option<File> {
 struct Commands {
     /// The start of the running command of each workload; there is at most one.
     running: BTreeMap<String, Instant>,
-    queue: VecDeque<Command>,
+    queue: VecDeque<QueuedCommand>,
     ended: Receiver<EndedCommand>,
     /// Given to each thread of a command.
     send_ended: Sender<EndedCommand>,
@@ -489,7 +489,7 @@ struct EndedCommand {
     probe: EndedProbe,
 }
 
-struct Command {
+struct QueuedCommand {
     key: u64,
     workload: String,
     target: ProbeTarget,
@@ -511,7 +511,7 @@ impl Commands {
     }
 
     fn begin(&mut self, order: &ProbeOrder, command: &[String]) {
-        self.queue.push_back(Command {
+        self.queue.push_back(QueuedCommand {
             key: order.key,
             workload: order.instance.workload.to_string(),
             target: order.target.clone(),
@@ -542,7 +542,7 @@ impl Commands {
     }
 
     /// Takes the first command that can start: no other of its workload runs, and a slot is free.
-    fn take_next(&mut self, now: Instant) -> Option<Command> {
+    fn take_next(&mut self, now: Instant) -> Option<QueuedCommand> {
         let held_slots = self.slot_ends(now).len();
         if held_slots >= EXEC_PARALLEL || self.running.len() >= EXEC_RUNNING_MAX {
             return None;
@@ -587,13 +587,13 @@ impl Commands {
     }
 }
 
-impl Command {
+impl QueuedCommand {
     /// Runs it inside of the container and waits for its end.
     fn run(&self) -> Outcome {
         let Some(container) = &self.target.container else {
             return Outcome::fails("its container is not known");
         };
-        let arguments = Arguments::default()
+        let arguments = MaskedArguments::default()
             .plain(&["exec", container])
             .command(&self.command);
         let call = EngineCall::new(self.target.program, arguments).limit(self.limit);

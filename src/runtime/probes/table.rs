@@ -33,10 +33,10 @@ pub trait ProbeIo {
 /// All probes of an agent.
 pub struct ProbeTable<I> {
     pub(crate) io: I,
-    entries: BTreeMap<u64, Entry>,
+    entries: BTreeMap<u64, ProbeEntry>,
 }
 
-struct Entry {
+struct ProbeEntry {
     order: ProbeOrder,
     /// Time of the next probe; `None` while a result is awaited, or if the workload notifies.
     next: Option<Instant>,
@@ -76,7 +76,7 @@ impl<I: ProbeIo> ProbeTable<I> {
         } else if order.purpose == Purpose::Alive && !order.unarmed {
             overdue = Some(now + order.pace.timeout);
         }
-        let entry = Entry {
+        let entry = ProbeEntry {
             next,
             overdue,
             began: now,
@@ -165,7 +165,7 @@ pub fn has_line(message: &[u8], line: &str) -> bool {
     lines.any(|other| other == line.as_bytes())
 }
 
-impl Entry {
+impl ProbeEntry {
     fn begin(&mut self, now: Instant) {
         self.next = None;
         self.began = now;

@@ -2,11 +2,11 @@
 //!
 //! Thread: the one of the test.
 
-use super::{Cluster, Node};
+use super::{Cluster, SimNode};
 use ankaios_model::messages::Request;
 use ankaios_wire::peer::PeerId;
 
-impl Node {
+impl SimNode {
     /// What its agent keeps although nothing explains it: each waiting operation and reason to wait
     /// belongs to a workload that it has.
     fn leaks(&self) -> Option<String> {
@@ -51,7 +51,7 @@ impl Cluster {
             return Some("the server keeps start times of instances that are gone".to_owned());
         }
         self.forgotten_subscriptions()
-            .or_else(|| self.nodes.iter().find_map(Node::leaks))
+            .or_else(|| self.nodes.iter().find_map(SimNode::leaks))
     }
 
     /// Each subscriber has one subscription; streams of agents have those that workloads asked for
@@ -108,7 +108,7 @@ impl Cluster {
 
     /// Returns a part that is not there, or still busy.
     pub(crate) fn busy(&self) -> Option<String> {
-        let busy = |node: &Node| {
+        let busy = |node: &SimNode| {
             let name = &node.name;
             match (&node.life, node.stream, node.engine.calls()) {
                 (None, ..) => Some(format!("agent {name} is away")),

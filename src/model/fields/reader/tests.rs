@@ -7,7 +7,7 @@ use crate::yaml::{self, Origin};
 
 fn violations(text: &str) -> Vec<String> {
     let root = yaml::read(text, Origin::Own).unwrap().root;
-    let problems = read(&root, &STATE, Rules::Schema).problems;
+    let problems = read(&root, &STATE, DocumentKind::Schema).problems;
     problems
         .iter()
         .map(|problem| format!("'{}': {}", problem.path, problem.message))
@@ -271,7 +271,7 @@ fn access_rules() {
     assert_eq!(log_rule(&"x".repeat(65)).len(), 1);
 }
 
-fn reading(text: &str, object: &'static Object, rules: Rules) -> Reading {
+fn reading(text: &str, object: &'static Object, rules: DocumentKind) -> ReadDocument {
     let root = yaml::read(text, Origin::Own).unwrap().root;
     read(&root, object, rules)
 }
@@ -283,7 +283,7 @@ fn problems_above_the_bound_are_only_counted() {
         for number in 0..count {
             text.push_str(&format!("  w{number}: 1\n"));
         }
-        let found = reading(&text, &STATE, Rules::Manifest);
+        let found = reading(&text, &STATE, DocumentKind::Manifest);
         assert_eq!(found.problems.len(), MANIFEST_WARNINGS_MAX, "{count}");
         assert_eq!(found.more_problems, more, "{count}");
     }
@@ -295,8 +295,8 @@ fn unknown_keys_are_bounded_only_in_texts_of_engines() {
     for number in 0..25 {
         text.push_str(&format!("own{number}: 1\n"));
     }
-    let engine = reading(&text, &CONTAINER, Rules::Engine);
+    let engine = reading(&text, &CONTAINER, DocumentKind::Engine);
     assert_eq!(engine.unknown.len(), MANIFEST_WARNINGS_MAX);
-    let manifest = reading(&text, &STATE, Rules::Manifest);
+    let manifest = reading(&text, &STATE, DocumentKind::Manifest);
     assert_eq!(manifest.unknown.len(), 26); // With the image.
 }
