@@ -11,7 +11,7 @@ use std::fs;
 const QUIET_MS: &str = "200";
 
 /// A cluster whose agents have these lines, and an engine with an unused image.
-fn start(agents: &[&str], lines: &str) -> Cluster {
+pub fn start(agents: &[&str], lines: &str) -> Cluster {
     let mut cluster = Cluster::prepare();
     cluster.engine.set_images(&json!([
         { "Id": "aa".repeat(32), "Names": ["docker.io/library/by-hand:1"], "Bytes": 1 }

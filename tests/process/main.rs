@@ -54,6 +54,7 @@ mod service_manager;
 mod socket;
 mod staged_updates;
 mod state_output;
+mod stolen_agent;
 mod stops;
 mod tls;
 mod updates;

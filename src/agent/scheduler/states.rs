@@ -55,7 +55,7 @@ impl WorkloadStateStore {
         let mut has_ended = false;
         for instance in self.own_of(workload).keys() {
             if !states.contains_key(instance) {
-                has_ended |= self.forget_own(instance);
+                has_ended |= self.forget(instance);
             }
         }
         for (instance, state) in states {
@@ -64,11 +64,12 @@ impl WorkloadStateStore {
         has_ended
     }
 
-    /// Forgets an own instance, of which nothing is left. Returns whether it may have run until
-    /// now.
-    pub(crate) fn forget_own(&mut self, instance: &InstanceName) -> bool {
+    /// Forgets an instance, of which nothing is left. Returns whether it may have run until now, and
+    /// no other one of its workload runs.
+    pub(crate) fn forget(&mut self, instance: &InstanceName) -> bool {
         let before = self.entries.remove(instance);
-        ends_run(before.as_ref().map(|entry| &entry.state), None)
+        let has_ended = ends_run(before.as_ref().map(|entry| &entry.state), None);
+        has_ended && !self.runs(&instance.workload)
     }
 
     /// Stores a state of an instance on another agent; one of our own is ignored. Its text is not
@@ -79,6 +80,13 @@ impl WorkloadStateStore {
             return false;
         }
         self.set(report.instance, report.state.without_text())
+    }
+
+    /// Whether an instance of the workload runs. While one does, the end of another one restarts no
+    /// dependent: any agent can report an instance of any workload as its own.
+    fn runs(&self, workload: &str) -> bool {
+        let mut entries = of_workload(&self.entries, workload);
+        entries.any(|(_, entry)| entry.state.phase == Phase::Running)
     }
 
     /// Whether there are instances of the workload and all of them have ended.
@@ -189,16 +197,16 @@ impl WorkloadStateStore {
         true
     }
 
-    /// Stores a state. Returns whether the instance may have run until now and has ended.
+    /// Stores a state. Returns whether the instance may have run until now and has ended, and no
+    /// other one of its workload runs.
     fn set(&mut self, instance: InstanceName, state: ExecutionState) -> bool {
         if state.phase == Phase::Removed {
-            let before = self.entries.remove(&instance);
-            return ends_run(before.as_ref().map(|entry| &entry.state), None);
+            return self.forget(&instance);
         }
         let has_ended = ends_run(self.get(&instance), Some(&state));
-        let stale = false;
+        let (name, stale) = (instance.workload.clone(), false);
         self.entries.insert(instance, StateEntry { state, stale });
-        has_ended
+        has_ended && !self.runs(&name)
     }
 }
 

@@ -996,7 +996,7 @@ impl<C: Clock> WorkloadRecords<C> {
         let mut has_ended = false;
         for instance in status.ended_since(&control_loop.status) {
             record.deleted.remove(&instance);
-            has_ended |= self.store.forget_own(&instance);
+            has_ended |= self.store.forget(&instance);
             self.changes.push(removed(&instance));
         }
         let status = status.with_stops_of(&control_loop.status);

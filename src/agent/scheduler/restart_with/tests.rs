@@ -334,13 +334,30 @@ fn an_instance_that_replaces_another_one_restarts_once() {
     };
     // It starts on another agent before the old one has ended.
     assert_eq!(report(&new, Phase::PendingStarting), [""; 0]);
-    assert_eq!(report(&new, Phase::Running), [""; 0]);
     let old = InstanceName::with_id("far", "id", "agent_B");
-    assert_eq!(
-        report(&old, Phase::StoppingRequestedAtRuntime),
-        ["delete user", "create user"]
-    );
+    let stops = report(&old, Phase::StoppingRequestedAtRuntime);
+    assert_eq!(stops, ["delete user"]);
+    assert_eq!(report(&new, Phase::Running), ["create user"]);
     assert_eq!(report(&old, Phase::Removed), [""; 0]);
+}
+
+// Any agent can report an instance of any workload as its own.
+#[test]
+fn an_instance_of_a_hostile_agent_restarts_nobody() {
+    let mut rig = running(&levels());
+    let forged = InstanceName::with_id("db", "id", "agent_B");
+    for phase in [
+        Phase::Running,
+        Phase::FailedExecFailed,
+        Phase::Running,
+        Phase::StoppingRequestedAtRuntime,
+        Phase::Running,
+        Phase::Removed,
+    ] {
+        let state = WorkloadState::new(forged.clone(), ExecutionState::plain(phase));
+        rig.agent.receive(FromServer::WorkloadStates(vec![state]));
+        assert_eq!(calls(&rig), [""; 0], "{phase}");
+    }
 }
 
 // --------------------------------------------------- restarts and reconnects
