@@ -208,7 +208,8 @@ pub(super) fn connect_with(
     };
     // Then: the call.
     if options.service == Service::Agent {
-        grpc::end_idle_threads();
+        grpc::end_timer_thread();
+        grpc::end_executor_threads();
     }
     let channel = channel_over(grpc::channel(options.message_max, keepalive), endpoint);
     let client = Arc::new(grpcio::Client::new(channel));

@@ -183,12 +183,20 @@ pub(crate) fn environment() -> Arc<Environment> {
     ENVIRONMENT.get_or_init(start).clone()
 }
 
-/// Ends the threads of the library that have nothing to do. That waits for them, which is worth it
-/// in a program that runs for longer than one command. Before the first connection only.
-pub(crate) fn end_idle_threads() {
+/// Ends the library's thread of timers that nothing sets. That waits for it, which is worth it in a
+/// program that runs for longer than one command. Before the first connection only.
+pub(crate) fn end_timer_thread() {
     static ENDED: Once = Once::new();
-    let _library = environment(); // Else there are none yet.
-    ENDED.call_once(grpc_parts::end_idle_threads);
+    let _library = environment(); // Else there is none yet.
+    ENDED.call_once(grpc_parts::end_timer_thread);
+}
+
+/// Ends the library's threads that others hand work to, in a program without clients of its own.
+/// As [`end_timer_thread`].
+pub(crate) fn end_executor_threads() {
+    static ENDED: Once = Once::new();
+    let _library = environment();
+    ENDED.call_once(grpc_parts::end_executor_threads);
 }
 
 /// Starts the first end of a connection, with which the library starts the thread of its timers.
@@ -319,7 +327,8 @@ mod tests {
 
     #[test]
     fn the_library_has_no_threads_that_nothing_uses() {
-        end_idle_threads();
+        end_timer_thread();
+        end_executor_threads();
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
         let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
         let names: Vec<String> = names.collect();

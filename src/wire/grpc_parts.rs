@@ -47,26 +47,29 @@ unsafe extern "C" {
     fn set_executor_threads(enabled: bool);
 }
 
-/// Ends threads that the library has started and that our programs have no use for. To be called
-/// once, after the initialisation of the library and before its first channel; without the thread
-/// of timers this would never return.
+/// Ends the thread of the library's older timers, which wakes once a second. To be called once, after
+/// the initialisation of the library and before its first channel; without that thread this would
+/// never return.
 ///
-/// The thread of the library's older timers wakes once a second. Nothing that our programs use sets
-/// such a timer (`grpc_timer_init`): that is done where names are resolved, where the library itself
-/// connects, listens or watches idle channels, and for the deadlines of calls, which are not among
-/// the parts above. So the server does not end a call at the deadline of its client; the client
-/// does.
-///
-/// Two threads do work that others hand to them: one of them resolves names, which our programs do
-/// themselves. Without them each thread does its own work, which is short: the library does the same
-/// in a child after `fork`.
-pub(crate) fn end_idle_threads() {
-    // SAFETY: waits for these threads, and may be called by any other at any time until the library
+/// Nothing that our programs use sets such a timer (`grpc_timer_init`): that is done where names are
+/// resolved, where the library itself connects, listens or watches idle channels, and for the
+/// deadlines of calls, which are not among the parts above. So the server does not end a call at the
+/// deadline of its client; the client does.
+pub(crate) fn end_timer_thread() {
+    // SAFETY: waits for that thread, and may be called by any other at any time until the library
     // is shut down, which our programs never do.
-    unsafe {
-        set_timer_thread(false);
-        set_executor_threads(false);
-    }
+    unsafe { set_timer_thread(false) };
+}
+
+/// Ends the two threads that other threads of the library hand work to: one of them resolves names,
+/// which our programs do themselves. Without them each thread does its own work, as the library
+/// does it in a child after `fork`. To be called once, before the first channel.
+///
+/// Only in a client. In a server that is short of CPU time, calls of hostile clients were then
+/// freed later than new ones came: headers that unpack to megabytes took 440 MiB.
+pub(crate) fn end_executor_threads() {
+    // SAFETY: as in `end_timer_thread`.
+    unsafe { set_executor_threads(false) };
 }
 
 /// Takes the place of the library's `grpc_core::BuildCoreConfiguration`, in the same order.

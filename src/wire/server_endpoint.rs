@@ -207,7 +207,7 @@ impl ServerEndpoint {
             connections: Mutex::default(),
             open: Mutex::default(),
         });
-        grpc::end_idle_threads();
+        grpc::end_timer_thread();
         let arguments = grpc::channel(options.message_max, keepalive)
             .max_concurrent_stream(CALLS_OF_CONNECTION)
             .build_args();
