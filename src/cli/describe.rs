@@ -8,13 +8,16 @@ use super::error::{CliError, Result, meant_or};
 use super::events::{self, past_changes, time_of_change};
 use super::logs::has_container;
 use super::output::{Output, WARNING, all_lines, document, object, one_line, value};
-use super::rows::{self, Reasons, entries, text};
+use super::rows::{self, Reasons, Row, entries, text};
 use super::session::{Incoming, ServerLink};
 use super::top::{duration, sample_text, size};
 use super::update::{KnownUpdate, updates};
+use ankaios_model::execution_state::{PARTS_SEPARATOR, Phase};
+use ankaios_model::lifecycle::{self, Check, Lifecycle};
 use ankaios_model::messages::LogsRequest;
 use ankaios_model::names::InstanceName;
 use ankaios_model::node::Node;
+use ankaios_model::reason::{ALIVE_PREFIX, GONE_PREFIX, READY_PREFIX};
 use ankaios_model::workload::AddCondition;
 use serde_yaml::Value;
 use std::time::{Duration, UNIX_EPOCH};
@@ -107,10 +110,19 @@ fn workload(name: &str, state: &Node, reasons: &Reasons, link: &mut dyn ServerLi
     let definition = of("effectiveState").or_else(|| of("desiredState"));
     let definition = definition.unwrap_or(&empty);
     let starts = Starts::of(state).ok();
+    let config = text(definition, &["runtimeConfig"]);
+    // An agent shows the mistake in a block that cannot be read as the state.
+    let block = lifecycle::of_config(text(definition, &["runtime"]), config);
+    let block = block.ok().flatten().unwrap_or_default();
     let mut instances = Vec::new();
     for instance in reasons.rows.keys() {
         if *instance.workload == *name {
-            instances.push(described_instance(instance, reasons, starts.as_ref()));
+            instances.push(described_instance(
+                instance,
+                reasons,
+                starts.as_ref(),
+                &block,
+            ));
         }
     }
     if instances.is_empty() {
@@ -137,7 +149,7 @@ fn workload(name: &str, state: &Node, reasons: &Reasons, link: &mut dyn ServerLi
     object([
         entry("workload", name),
         entry("runtime", text(definition, &["runtime"])),
-        entry("image", image(text(definition, &["runtimeConfig"]))),
+        entry("image", image(config)),
         entry("restartPolicy", text(definition, &["restartPolicy"])),
         list("tags", tags),
         ("instances", Value::Sequence(instances)),
@@ -160,6 +172,7 @@ fn described_instance(
     instance: &InstanceName,
     reasons: &Reasons,
     starts: Option<&Starts>,
+    block: &Lifecycle,
 ) -> Value {
     let row = reasons.explained(instance);
     let start = starts.and_then(|starts| {
@@ -178,7 +191,57 @@ fn described_instance(
         entry("since", &since),
         entry("info", &row.info),
         ("starts", value(count)),
+        list("checks", checks(block, &row)),
     ])
+}
+
+/// The checks of an instance, each with its last result. The agent says in the state what a check
+/// found, as long as it does not pass.
+// [impl->swdd~cli-describes-checks~1]
+fn checks(block: &Lifecycle, row: &Row) -> Vec<String> {
+    let is_running = row.phase == Some(Phase::Running);
+    let mut checks = Vec::new();
+    if let Some(ready) = &block.ready {
+        let otherwise = match row.phase {
+            Some(Phase::Running) => "passed",
+            Some(Phase::PendingStarting) => "no result yet",
+            _ => "not checked now",
+        };
+        let result = result_of_check(READY_PREFIX, &ready.check, row).unwrap_or(otherwise);
+        let every = match ready.check {
+            Check::Notify => String::new(),
+            _ => format!(" every {:?}", ready.pace.period),
+        };
+        checks.push(format!("ready: {}{every}, {result}", ready.check));
+    }
+    if let Some(alive) = &block.alive {
+        let otherwise = if is_running {
+            "passes"
+        } else {
+            "not checked now"
+        };
+        let result = result_of_check(ALIVE_PREFIX, &alive.check, row).unwrap_or(otherwise);
+        let every = match alive.check {
+            Check::Notify => alive.pace.timeout,
+            _ => alive.pace.period,
+        };
+        checks.push(format!("alive: {} every {every:?}, {result}", alive.check));
+    }
+    if let Some(gone) = &block.gone {
+        let otherwise = "checked when it is removed";
+        let result = result_of_check(GONE_PREFIX, &gone.check, row).unwrap_or(otherwise);
+        let every = gone.pace.period;
+        checks.push(format!("gone: {} every {every:?}, {result}", gone.check));
+    }
+    checks
+}
+
+/// What the state of an instance says of a check, without the check itself.
+fn result_of_check<'r>(prefix: &str, check: &Check, row: &'r Row) -> Option<&'r str> {
+    let begin = one_line(&format!("{prefix}{check}"));
+    let (_, found) = row.info.split_once(&begin)?;
+    let found = found.strip_prefix(' ')?;
+    found.split(PARTS_SEPARATOR).next()
 }
 
 /// How long ago the last of the known events of a start was.
@@ -438,6 +501,76 @@ lastUpdate: 2, GOOD
         assert!(text.starts_with(expected), "{text}");
         assert!(text.contains("pids 3"), "{text}");
         assert!(text.ends_with("lastLines:\n- ready\n"), "{text}");
+    }
+
+    /// The lines about the checks of `web`, whose only instance has this state.
+    fn checks_in(phase: Phase, info: &str) -> String {
+        let mut cluster = state(&["A"], &[("web", "1", "A", phase)]);
+        let web = cluster.at_mut(&["desiredState", "workloads", "web"]);
+        let block = "image: i
+lifecycle:
+  ready: { tcp: { port: 80 }, periodMs: 500 }
+  alive: { notify: true, timeoutMs: 30000 }
+  gone: { file: /lock, periodMs: 2000 }
+";
+        let web = web.unwrap().as_map_mut().unwrap();
+        web.insert("runtimeConfig", Node::text(block));
+        let shown = cluster.at_mut(&["workloadStates", "A", "web", "1"]);
+        let shown = shown.unwrap().as_map_mut().unwrap();
+        shown.insert("additionalInfo", Node::text(info));
+        let text = described("web", vec![Step::State(cluster)]).unwrap();
+        let (_, checks) = text.split_once("  checks:\n").expect(&text);
+        let mut lines = checks.lines();
+        lines.by_ref().take(3).collect::<Vec<_>>().join("\n")
+    }
+
+    // [utest->swdd~cli-describes-checks~1]
+    #[test]
+    fn checks_are_described_with_their_last_results() {
+        for (phase, info, ready, alive, gone) in [
+            (
+                Phase::PendingStarting,
+                "ready: waits for tcp 80",
+                "no result yet",
+                "not checked now",
+                "checked when it is removed",
+            ),
+            (
+                Phase::PendingStarting,
+                "Retry 1: ready: tcp 80 refused, attempt 2, 1 of 30 s; stopped",
+                "refused, attempt 2, 1 of 30 s",
+                "not checked now",
+                "checked when it is removed",
+            ),
+            (
+                Phase::Running,
+                "ready: tcp 80 answered, attempt 3",
+                "answered, attempt 3",
+                "passes",
+                "checked when it is removed",
+            ),
+            (
+                Phase::Running,
+                "alive: notify no WATCHDOG=1, 1 of 1",
+                "passed",
+                "no WATCHDOG=1, 1 of 1",
+                "checked when it is removed",
+            ),
+            (
+                Phase::StoppingRequestedAtRuntime,
+                "gone: file /lock is still there, attempt 4",
+                "not checked now",
+                "not checked now",
+                "is still there, attempt 4",
+            ),
+        ] {
+            let expected = format!(
+                "  - 'ready: tcp 80 every 500ms, {ready}'
+  - 'alive: notify every 30s, {alive}'
+  - 'gone: file /lock every 2s, {gone}'"
+            );
+            assert_eq!(checks_in(phase, info), expected, "{info}");
+        }
     }
 
     #[test]

@@ -55,6 +55,39 @@ fn kill_for_want_of_memory_is_shown_with_its_limit() {
     );
 }
 
+// [stest->swdd~cli-describes-checks~1]
+#[test]
+fn description_has_the_last_results_of_checks() {
+    let cluster = Cluster::start(&["agent_A"]);
+    let file = cluster.folder().join("up");
+    let path = file.to_str().expect("UTF-8");
+    let block = format!(
+        "lifecycle: {{ ready: {{ file: {path}, periodMs: 50, deadlineMs: 0 }}, alive: {{ file: /, periodMs: 500 }} }}"
+    );
+    cluster.apply(&manifest(&[workload("w1", "run").config(&block)]));
+    let described = || cluster.ank(&["describe", "w1"]).success();
+    let ready = format!("ready: file {path} every 50ms, ");
+    cluster.wait_for("a result of the check is described", || {
+        let described = described();
+        let (_, result) = described.split_once(&ready)?;
+        let line = result.lines().next()?;
+        line.contains("attempt ").then_some(())
+    });
+    let alive = "alive: file / every 500ms, not checked now";
+    assert!(described().contains(alive), "{}", described());
+    std::fs::write(&file, "").expect("own folder is writable");
+    cluster.wait_for_state("w1", "Running(Ok)");
+    let running = described();
+    assert!(
+        running.contains("alive: file / every 500ms, passes"),
+        "{running}"
+    );
+    assert!(
+        running.contains(&format!("{ready}answered, attempt ")),
+        "{running}"
+    );
+}
+
 // [itest->swdd~agent-workload-control-loop-executes-update~2]
 #[test]
 fn update_replaces_the_container() {
