@@ -166,6 +166,31 @@ fn stop_names_what_must_end_first() {
     assert_eq!(rig.plan(), plan("", "db web"));
 }
 
+/// A dependent of the follower does not keep the dependency running either.
+#[test]
+fn dependent_that_follows_need_not_be_stopped_as_well() {
+    let mut rig = Rig::new();
+    let config = r#""image: x\nlifecycle: { restartWith: DEPENDENCIES }""#;
+    let update = format!(
+        "{{desiredState: {{workloads: {{
+            web: {{agent: A, runtime: podman, runtimeConfig: {config}, dependencies: {{db: ADD_COND_RUNNING}}}},
+            log: {{agent: A, runtime: podman, runtimeConfig: x, dependencies: {{web: ADD_COND_RUNNING}}}}
+        }}}}}}"
+    );
+    let masks = [WEB, "desiredState.workloads.log"];
+    rig.cluster.update(&update, &masks).unwrap();
+    let image = "image: x\nlifecycle: { restartWith: DEPENDENCIES }";
+    for instance in [InstanceName::new("web", image, "A"), instance("log")] {
+        rig.cluster.report(rig.a, &[(&instance, Phase::Running)]);
+    }
+    rig.plan();
+    rig.stop(&["db"]).unwrap();
+    assert_eq!(rig.plan(), plan("", "db"));
+    // The follower itself is kept as ever.
+    let reason = "'log' must end before 'web' can; stop them together: 'ank stop web log'";
+    assert_eq!(rig.stop(&["web"]), refused(reason));
+}
+
 #[test]
 fn dependent_that_has_ended_keeps_nothing_running() {
     let mut rig = Rig::new();

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 /// All runtime configurations of one update or start that may have a `lifecycle:` block, in bytes:
 /// some 20,000 with forty nodes each. The server reads them in a row, about 5 ns for each byte.
-const LIFECYCLE_BYTES_MAX: usize = 128 * 1024 * 1024;
+pub(super) const LIFECYCLE_BYTES_MAX: usize = 128 * 1024 * 1024;
 
 /// Workloads of a start that cannot be taken over, with the reason.
 pub(crate) type Failed = BTreeMap<Name, String>;

@@ -4,6 +4,7 @@
 //! Thread: `server`; part of [`Updates`]. Costs nothing without a stopped workload.
 
 use super::Updates;
+use super::checks::LIFECYCLE_BYTES_MAX;
 use super::commit::AcceptedUpdate;
 use super::desired_change::UpdateError;
 use super::plan::EffectiveDiff;
@@ -11,6 +12,7 @@ use super::workloads::Workloads;
 use crate::effects::{Effect, Effects};
 use crate::rollouts::Rollouts;
 use crate::subscriptions::ChangedPaths;
+use ankaios_model::lifecycle;
 use ankaios_model::messages::StopAndStart;
 use ankaios_model::names::{Name, excerpt};
 use std::collections::BTreeSet;
@@ -61,19 +63,29 @@ impl Updates {
     }
 
     /// Checks that no active dependent of the workloads that will be `stopped` is left: it has to
-    /// end first, so it has to be stopped as well.
+    /// end first, so it has to be stopped as well. One that is restarted with its dependencies
+    /// ends by itself, and what needs it does not keep it.
     fn check_dependents(&self, stopped: &BTreeSet<Name>) -> Result<(), UpdateError> {
         let mut new: Vec<Name> = Vec::new();
         for name in stopped.difference(&self.workloads.stopped) {
             new.push(name.clone());
         }
-        let with_dependents = self.workloads.with_dependents(new.clone());
-        let mut left = Vec::new();
-        for name in with_dependents.difference(stopped) {
-            if self.is_active(name) {
-                left.push(&**name);
+        let mut left = BTreeSet::new();
+        let mut bytes_left = LIFECYCLE_BYTES_MAX;
+        let mut seen = BTreeSet::new();
+        let mut open = new.clone();
+        while let Some(needed) = open.pop() {
+            for name in self.workloads.dependents.of(&needed) {
+                if !seen.insert(name.clone()) || self.follows(name, &mut bytes_left) {
+                    continue;
+                }
+                if !stopped.contains(name) && self.is_active(name) {
+                    left.insert(&**name);
+                }
+                open.push(name.clone());
             }
         }
+        let left = Vec::from_iter(left);
         if left.is_empty() {
             return Ok(());
         }
@@ -85,6 +97,20 @@ impl Updates {
             named.join(" "),
             left.join(" ")
         )))
+    }
+
+    /// Whether a workload is restarted with those that it needs running. `bytes_left`, see
+    /// [`LIFECYCLE_BYTES_MAX`]: when there are none left, it counts as one that is not.
+    fn follows(&self, name: &Name, bytes_left: &mut usize) -> bool {
+        let Some(added) = self.workloads.effective.get(name) else {
+            return false;
+        };
+        let workload = &added.workload;
+        let config = &workload.runtime_config;
+        match lifecycle::of_config_within(&workload.runtime, config, bytes_left) {
+            Ok(Some(lifecycle)) => lifecycle.restarts_with_dependencies(),
+            Ok(None) | Err(_) => false,
+        }
     }
 
     /// Whether a workload runs or will run on its agent.
