@@ -88,7 +88,7 @@ fn what_cannot_be_restarted_is_an_error_with_a_hint() {
 }
 
 /// `web` on another agent follows `storage`, `shop` follows `web`, and `log` only needs it.
-fn following(storage: &str) -> Vec<Workload> {
+pub fn following(storage: &str) -> Vec<Workload> {
     let follows = "lifecycle: { restartWith: DEPENDENCIES }";
     vec![
         workload("storage", storage).restart("ALWAYS"),
@@ -104,12 +104,12 @@ fn following(storage: &str) -> Vec<Workload> {
 }
 
 /// How often containers of the workload were created and started.
-fn starts(cluster: &Cluster, name: &str) -> usize {
+pub fn starts(cluster: &Cluster, name: &str) -> usize {
     cluster.engine.calls_of("run", &format!("{name}.")).len()
 }
 
 /// Waits until the workload was started this often and runs.
-fn wait_for_start(cluster: &Cluster, name: &str, number: usize) {
+pub fn wait_for_start(cluster: &Cluster, name: &str, number: usize) {
     wait_until(&format!("start {number} of '{name}'"), || {
         starts(cluster, name) >= number
     });

@@ -32,6 +32,7 @@ mod fake_engine;
 mod faults;
 mod faults_limits;
 mod flood;
+mod followers;
 mod guarded_updates;
 mod hooks;
 mod http2_attacks;
