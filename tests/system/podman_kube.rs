@@ -4,7 +4,7 @@
 //! Thread: the test's. Owns: per test one cluster and one podman store (support/podman.rs).
 
 use crate::podman::is_retried_again;
-use crate::store::{PATIENT, Podman, shell};
+use crate::store::{GREEDY, PATIENT, Podman, shell};
 use crate::support::log_client::everything;
 use crate::support::process::{is_alive, send_signal};
 use crate::support::{Cluster, LogClient, Recorder, wait_until};
@@ -193,6 +193,24 @@ fn the_state_of_a_workload_follows_all_containers_of_its_pods() {
         .iter()
         .for_each(|name| cluster.remove(name));
     assert_eq!(volumes(&podman), [""; 0]);
+}
+
+// [stest->swdd~agent-reports-kills-out-of-memory~1]
+#[test]
+fn pod_that_exceeds_its_memory_limit_says_so() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
+    let limited = "alpine:latest', resources: {limits: {memory: 64Mi}}, ";
+    let greedy = pod("greedy", &[("main", GREEDY), ("other", "exit 0")]).replacen(
+        "alpine:latest', ",
+        limited,
+        1,
+    );
+    cluster.apply(&workload("greedy", "", &greedy));
+    let row = cluster.wait_for_state("greedy", "Failed(ExecFailed)");
+    assert_eq!(row.info, "Exit code: '137', out of memory (limit 64 MiB)");
+    // Where the monitor of podman would leave its note otherwise.
+    assert!(!Path::new("oom").exists(), "in the folder of the agent");
 }
 
 #[test]

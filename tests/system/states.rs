@@ -3,7 +3,7 @@
 //!
 //! Thread: the test's. Owns: per test one cluster and one podman store (support/podman.rs).
 
-use crate::store::{PATIENT, Podman, shell, shells};
+use crate::store::{GREEDY, PATIENT, Podman, shell, shells};
 use crate::support::log_client::everything;
 use crate::support::process::{
     Identity, Process, children, is_alive, process_state, send_signal, write_program,
@@ -16,9 +16,6 @@ use std::path::Path;
 
 /// A change without an event will be seen soon.
 const SOON: &str = "listing_interval = 2";
-
-/// Takes twice as much memory again and again.
-const GREEDY: &str = "x=0123456789; while :; do x=$x$x; done";
 
 // [stest->swdd~agent-reports-kills-out-of-memory~1]
 #[test]

@@ -43,6 +43,8 @@ const KIND: &str = "podman";
 /// A command of a shell that continues until its end. It ends at once on SIGTERM, which a shell
 /// without a handler would not, being process 1.
 pub const PATIENT: &str = "trap 'exit 0' TERM; while true; do sleep 0.1; done";
+/// Takes twice as much memory again and again.
+pub const GREEDY: &str = "x=0123456789; while :; do x=$x$x; done";
 
 /// A manifest of workloads on `agent`, each running `command` in a shell.
 pub fn shells(agent: &str, names: &[String], command: &str) -> String {
