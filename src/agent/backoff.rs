@@ -106,6 +106,7 @@ impl RestartBackoff {
             return Some(spaced);
         }
         let Some(rules) = self.rules else {
+            // The default: no limit, and the first restart is immediate.
             let bound = if self.failures == 0 {
                 Duration::ZERO
             } else {

@@ -50,14 +50,15 @@ impl WorkloadFileError {
         }
     }
 
-    /// Whether these `files` can never be written, whatever happens to the machine.
+    /// Returns whether a retry cannot succeed, because the error is in the definition of `files`.
     pub(crate) fn is_final(&self, files: &[File]) -> bool {
         let Some(error) = &self.io_error else {
-            return true;
+            return true; // A check of the definition failed, before any write.
         };
         match error.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::NAMETOOLONG | Errno::INVAL) => true,
-            // Otherwise an earlier start has left it, and it is removed before the next one.
+            // A mount point is both a file and a folder. If the definition does not conflict with
+            // itself, the conflicting entry is a leftover, which the next start removes first.
             Some(Errno::NOTDIR | Errno::ISDIR) => one_is_folder_of_another(files),
             _ => false,
         }

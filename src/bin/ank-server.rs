@@ -87,13 +87,12 @@ fn start_and_wait(mut settings: ServerSettings) -> Result<(), StartError> {
     for warning in &settings.warnings {
         log::warn!("{warning}");
     }
-    // Before hooks run for a state that cannot be served.
+    // Check the certificates now: hooks must not run if the server cannot listen.
     settings
         .security
         .as_ref()
         .map_err(StartError::unprotected)?;
-    // From here on a signal ends everything in order, also while hooks check the state of the
-    // start.
+    // From here on a signal causes an orderly stop, even while hooks check the restored state.
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     let mut server = ServerLoop::new();
     server.set_update_on_failure(settings.update_on_failure);
@@ -122,13 +121,10 @@ fn start_and_wait(mut settings: ServerSettings) -> Result<(), StartError> {
         .map(own_state_dir)
         .transpose()?;
     let started = start_with_state(&mut server, settings.state_dir.as_deref(), manifest);
-    // Whatever a hook that was ended made of it.
-    if signals
-        .pending()
-        .next()
-        .inspect(|signal| log_stop(*signal))
-        .is_some()
-    {
+    // Check for a signal before the result, since an interrupted hook can make the start fail.
+    let signal = signals.pending().next();
+    if let Some(signal) = signal {
+        log_stop(signal);
         drop(server);
         // A hook that cannot be ended is left behind.
         let _ = threads::join_all(server_threads, STOP_DEADLINE);

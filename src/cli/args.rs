@@ -1068,14 +1068,13 @@ pub fn command() -> Command {
     command_with(|argument| argument)
 }
 
-/// The same after a `change` of the options of all commands. After a command `--server-url` has its
-/// long form only.
+/// Returns the whole command tree, after `change` was applied to each global option.
 fn command_with(change: impl FnMut(Arg) -> Arg) -> Command {
     let command = Arguments::command().mut_args(change);
     let server_url = command
         .get_arguments()
         .find(|argument| argument.get_id() == "server_url");
-    // First in the list, where it is before the command.
+    // Each subcommand has a copy of `--server-url`: without `-s`, and first in its list of options.
     let server_url = server_url.map(|argument| argument.clone().short(None).display_order(0));
     command.mut_subcommands(|command| with_server_url(command, &server_url))
 }

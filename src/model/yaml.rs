@@ -492,39 +492,7 @@ impl Reader {
                     }
                 }
                 Event::Start { properties, is_map } => self.start(properties, is_map, at)?,
-                Event::End => {
-                    let Some(Open {
-                        at,
-                        anchor,
-                        before,
-                        height,
-                        items,
-                    }) = self.open.pop()
-                    else {
-                        continue;
-                    };
-                    let content = match items {
-                        Items::List(items) => Content::List(items.into()),
-                        Items::Map(OpenMap {
-                            entries,
-                            merged: None,
-                            ..
-                        }) => {
-                            self.check_keys(entries.iter().map(|(key, _)| key))?;
-                            Content::Map(entries.into())
-                        }
-                        Items::Map(OpenMap {
-                            mut entries,
-                            merged: Some((key, value)),
-                            ..
-                        }) => {
-                            self.check_keys(entries.iter().map(|(key, _)| key).chain([&key]))?;
-                            self.merge(&mut entries, &key, &value)?;
-                            Content::Map(entries.into())
-                        }
-                    };
-                    self.node(Yaml { content, at }, anchor, before, height + 1)?;
-                }
+                Event::End => self.end()?,
                 Event::Alias(anchor) => self.alias(&anchor, at)?,
             }
         }
@@ -555,6 +523,41 @@ impl Reader {
             items,
         });
         Ok(())
+    }
+
+    /// Ends the list or map that was started last.
+    fn end(&mut self) -> Result<(), YamlError> {
+        let Some(Open {
+            at,
+            anchor,
+            before,
+            height,
+            items,
+        }) = self.open.pop()
+        else {
+            return Ok(());
+        };
+        let content = match items {
+            Items::List(items) => Content::List(items.into()),
+            Items::Map(OpenMap {
+                entries,
+                merged: None,
+                ..
+            }) => {
+                self.check_keys(entries.iter().map(|(key, _)| key))?;
+                Content::Map(entries.into())
+            }
+            Items::Map(OpenMap {
+                mut entries,
+                merged: Some((key, value)),
+                ..
+            }) => {
+                self.check_keys(entries.iter().map(|(key, _)| key).chain([&key]))?;
+                self.merge(&mut entries, &key, &value)?;
+                Content::Map(entries.into())
+            }
+        };
+        self.node(Yaml { content, at }, anchor, before, height + 1)
     }
 
     fn alias(&mut self, anchor: &str, at: Location) -> Result<(), YamlError> {

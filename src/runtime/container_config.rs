@@ -43,7 +43,8 @@ pub trait EngineArguments {
     /// The arguments that create the same container and do not start it.
     fn create_arguments(&self, new: &NewContainer) -> Result<MaskedArguments, RuntimeError>;
 
-    /// The arguments of a call that creates it.
+    /// The arguments of a call that creates it. A pid file with a path that is not UTF-8 is left out:
+    /// a listing shows the state instead.
     fn container_arguments(
         &self,
         verb: &[&str],

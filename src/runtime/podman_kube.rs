@@ -201,7 +201,7 @@ impl PodmanKubeConnector {
 
     /// The pods of the instance.
     // [impl->swdd~podman-kube-get-workload-id-uses-volumes~1]
-    fn pods_of(&self, instance: &InstanceName) -> Pods {
+    fn pods_of(&self, instance: &InstanceName) -> PodsResult {
         let mut kept = self.kept(PODS, instance);
         if kept.is_err() {
             // Try once more, as for listings: a short failure must not look like a lost workload.
@@ -857,12 +857,12 @@ pub fn parse_pods(output: &str) -> Vec<String> {
 
 /// Ids of the pods of a workload: `None` if no play was complete; an error if they cannot be read
 /// now.
-pub(crate) type Pods = Result<Option<Vec<String>>, RuntimeError>;
+pub(crate) type PodsResult = Result<Option<Vec<String>>, RuntimeError>;
 
 /// The workload as a listing shows it.
 pub fn listed(
     instance: InstanceName,
-    pods: &Pods,
+    pods: &PodsResult,
     containers: &[EngineContainer],
 ) -> ListedContainer {
     let mut ids: &[String] = &[];

@@ -126,7 +126,7 @@ impl ServerLoop {
         let mut capacity = self.sessions.response_capacity(self.admission.waker());
         self.admission
             .must_wait(requester, content, now, has_hooks, || {
-                capacity.has_room(key.peer)
+                capacity.poll_room(key.peer)
             })
     }
 
@@ -184,7 +184,7 @@ impl ServerLoop {
         let begin = self.now();
         let waker = self.admission.waker().clone();
         let mut capacity = self.sessions.response_capacity(&waker);
-        let next = self.admission.next(begin, |peer| capacity.has_room(peer));
+        let next = self.admission.next(begin, |peer| capacity.poll_room(peer));
         let Some(PendingRequest {
             requester,
             key,
@@ -327,7 +327,7 @@ impl ServerLoop {
             let ready = self.subscriptions.end_waits(begin);
             let mut capacity = self.sessions.response_capacity(self.admission.waker());
             let mut ready = ready.into_iter();
-            let Some((kind, key)) = ready.find(|(_, key)| capacity.has_room(key.peer)) else {
+            let Some((kind, key)) = ready.find(|(_, key)| capacity.poll_room(key.peer)) else {
                 return;
             };
             let Some((requester, read)) = self.subscriptions.take_read(kind, &key) else {
@@ -496,7 +496,7 @@ impl ServerLoop {
             commits,
         }) = self.admission.end()
         else {
-            log::error!("Ignoring an outcome of mutating hooks without an update.");
+            log::error!("Ignoring a result of the mutating hooks: no update is waiting for one.");
             return;
         };
         let _source = log_source(requester.log_source());

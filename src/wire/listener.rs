@@ -78,7 +78,7 @@ impl Listener {
             Self::Tcp(listener) => {
                 let (stream, from) = listener.accept()?;
                 stream.set_nonblocking(true)?;
-                // It fails when the client is gone already, which shows soon.
+                // It fails when the client is gone already; the first read then finds the end.
                 let _ = grpc::prepare(&stream);
                 Ok((stream.into(), PeerOrigin::Plain(from)))
             }

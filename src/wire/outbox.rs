@@ -1,6 +1,6 @@
 //! Messages that wait for one peer, as bytes. Putting one never blocks; states are merged, and the
 //! memory is bounded. Log lines without room are dropped, and the stream reports their number.
-//! [`Outbox::has_room_for_response`] says before a large response is built whether it would be sent
+//! [`Outbox::poll_room_for_response`] says before a large response is built whether it would be sent
 //! soon.
 //!
 //! Thread: [`Outbox`] belongs to the thread that decides, and encodes; [`OutboxReader`] to `tx`, which
@@ -330,11 +330,11 @@ impl Outbox {
         })
     }
 
-    /// Whether a response of any size may be built. Two things must hold: hardly any response waits
+    /// Returns whether a response of any size may be built. Two things must hold: hardly any response waits
     /// for this peer, and the peers of its source hold fewer bytes of responses, as
     /// `unsent_of_source` returns, than are free for all peers. So a source that reads nothing
-    /// leaves capacity to the others. If not, `wake` is woken as soon as that may have changed.
-    pub fn has_room_for_response(
+    /// leaves capacity to the others. If not, wakes `wake` as soon as that may have changed.
+    pub fn poll_room_for_response(
         &self,
         unsent_of_source: impl FnOnce() -> usize,
         wake: &Waker,
@@ -355,7 +355,7 @@ impl Outbox {
         } else {
             unsent_of_source()
         };
-        responses.has_more_free_than(unsent, wake)
+        responses.poll_more_free_than(unsent, wake)
     }
 
     /// Bytes of responses that wait or are being sent.
@@ -380,6 +380,8 @@ impl Outbox {
         self.queue.lock().bytes <= PEER_OUTBOX_BYTES / 2
     }
 
+    /// Puts messages with `push`. Sends them on the calling thread if they are small and nothing waits
+    /// before them; a large message would hold up that thread, so the thread of the stream sends it.
     fn put_with(
         &self,
         delivery: Delivery,

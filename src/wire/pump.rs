@@ -237,7 +237,7 @@ impl Pump {
     ) {
         self.evict_oldest_unauthenticated(now);
         let key = self.next;
-        self.next += 2;
+        self.next += 2; // Epoll has `key` for the socket of the peer and `key + 1` for gRPC.
         let connection = Connection {
             link,
             open: Some(open),

@@ -139,9 +139,9 @@ impl Semaphore {
         self.capacity.saturating_sub(self.state.lock().in_flight)
     }
 
-    /// Whether more than `amount` is free. If not, `waker` is woken once, as soon as a permit is
+    /// Returns whether more than `amount` is free. If not, wakes `waker` once, as soon as a permit is
     /// released and there is capacity.
-    pub(crate) fn has_more_free_than(&self, amount: usize, waker: &Waker) -> bool {
+    pub(crate) fn poll_more_free_than(&self, amount: usize, waker: &Waker) -> bool {
         let mut state = self.state.lock();
         let has_more = self.capacity.saturating_sub(state.in_flight) > amount;
         if !has_more {
@@ -281,15 +281,15 @@ mod tests {
         assert!(semaphore.is_half_free() && !semaphore.is_contended());
         let (large, rest) = (semaphore.acquire_anyway(20), semaphore.acquire_anyway(10));
         assert!(!semaphore.has_capacity() && !semaphore.is_half_free());
-        assert!(!semaphore.has_more_free_than(0, &waker) && semaphore.is_contended());
+        assert!(!semaphore.poll_more_free_than(0, &waker) && semaphore.is_contended());
         drop((small, large));
         assert_eq!(count.woken(), 0, "there is no capacity yet");
         assert!(semaphore.is_contended());
         drop(rest);
         assert_eq!(count.woken(), 1);
         assert!(!semaphore.is_contended());
-        assert!(semaphore.has_more_free_than(9, &waker));
-        assert!(!semaphore.has_more_free_than(10, &waker));
+        assert!(semaphore.poll_more_free_than(9, &waker));
+        assert!(!semaphore.poll_more_free_than(10, &waker));
         drop(semaphore.acquire_anyway(1));
         assert_eq!(count.woken(), 1);
         drop(semaphore.acquire_anyway(1));

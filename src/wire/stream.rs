@@ -139,6 +139,10 @@ impl Streams {
         }
     }
 
+    /// Waits for the first message of a stream, and checks that it is a hello this peer may send.
+    ///
+    /// # Errors
+    /// The status to end the stream with.
     fn receive_hello(
         &self,
         service: Service,
@@ -155,17 +159,20 @@ impl Streams {
             }
         };
         let PeerConnection { origin, in_flight } = &client.connection;
-        let arriving = in_flight.arrived(received.len());
-        let from = origin.to_string();
-        let mut decoded = Permit::default();
-        let message = self.read(received, FIRST_MESSAGE_MAX, &mut decoded, &from);
-        drop(arriving);
-        drop(decoded);
+        let message = {
+            // The permits count the memory of the bytes and of the decoded message.
+            let mut decoded = Permit::default();
+            let _arrived = in_flight.arrived(received.len());
+            let from = origin.to_string();
+            self.read(received, FIRST_MESSAGE_MAX, &mut decoded, &from)
+        };
+        // What cannot be decoded is refused like any message that is not a hello.
+        let message = message.unwrap_or(ToServer::Empty);
         let certificate = match origin {
             PeerOrigin::Tls(_, certificate) if service == Service::Agent => Some(certificate),
             _ => None,
         };
-        let hello = check_hello(service, certificate, message.unwrap_or(ToServer::Empty))?;
+        let hello = check_hello(service, certificate, message)?;
         check_user(&hello, origin, &self.commander_names)?;
         Ok(hello)
     }

@@ -72,14 +72,16 @@ pub(crate) struct SharedStream {
 }
 
 impl SharedStream {
-    /// Sends the messages that wait. The thread of the stream does so when it uses the stream now,
-    /// and what must be done later.
+    /// Sends the queued messages on the calling thread. Leaves them to the thread of the stream if
+    /// that one holds the stream at this moment.
     pub(crate) fn send_now(&self) {
         let Some(mut stream) = self.stream.try_lock() else {
             self.waker.wake_by_ref();
             return;
         };
         let next = self.advance(&mut stream, SystemClock.now());
+        // Only the thread of the stream has timers, drops ended streams, and returns free memory
+        // after a burst.
         let has_burst = match &*stream {
             Some(stream) => stream.sent >= BURST_TRIM_FROM,
             None => false,

@@ -282,8 +282,7 @@ impl ControlSession {
     fn on_request(&mut self, request: Request, now: Instant) {
         let whole = self.workload.len() + PREFIX_MAX + request.id.len();
         if whole > REQUEST_ID_MAX {
-            // As the server would, but without the memory that the id takes on the way there and
-            // back.
+            // The server refuses it as well; here the id takes no memory on the way there and back.
             let reason = format!(
                 "the request id has {whole} bytes with what the agent puts before it, at most {REQUEST_ID_MAX} are allowed"
             );

@@ -522,7 +522,8 @@ impl Version {
     }
 }
 
-/// Decides about an image that no version needs.
+/// Decides about an image that no version needs under this name. One image may have several names,
+/// of which another may be needed.
 // [impl->swdd~agent-removes-replaced-images~1]
 pub(super) fn decide(image: &UnneededImage, store: &ImageStore, needed: &Needed) -> Decision {
     let found = match &image.id {
@@ -535,21 +536,26 @@ pub(super) fn decide(image: &UnneededImage, store: &ImageStore, needed: &Needed)
     if store.is_in_use(found) {
         return Decision::Keep;
     }
-    let is_needed = needed.ids.contains(&found.id);
-    match found.name_for(&image.name) {
-        Some(name) if needed.names.contains(&(found.id.clone(), name.to_owned())) => Decision::Keep,
-        Some(name) if found.names.len() > 1 => Decision::Remove {
-            removal: ImageRemoval::Name {
+    let name = found.name_for(&image.name);
+    if let Some(name) = name {
+        if needed.names.contains(&(found.id.clone(), name.to_owned())) {
+            return Decision::Keep;
+        }
+        if found.names.len() > 1 {
+            let removal = ImageRemoval::Name {
                 id: found.id.clone(),
                 name: name.to_owned(),
-            },
-            bytes: 0,
-        },
-        _ if is_needed => Decision::Keep,
-        Some(name) => whole(found, Some(name)),
-        None if found.names.is_empty() => whole(found, None),
-        None => Decision::Forget,
+            };
+            return Decision::Remove { removal, bytes: 0 }; // The image stays under other names.
+        }
     }
+    if needed.ids.contains(&found.id) {
+        return Decision::Keep;
+    }
+    if name.is_none() && !found.names.is_empty() {
+        return Decision::Forget; // Others have named it.
+    }
+    whole(found, name)
 }
 
 fn whole(image: &LocalImage, name: Option<&str>) -> Decision {

@@ -646,7 +646,9 @@ impl<C: Clock> ImageKeeper<C> {
         match (self.start_call)(call) {
             Ok(()) => self.call = Some(kind),
             Err(error) => {
-                warn!("No thread can be started to look for images: '{error}'");
+                warn!(
+                    "Unneeded images are left for a day, because no thread can be started: '{error}'"
+                );
                 self.pass = None;
                 self.due = Some(self.clock.now() + DAY);
             }

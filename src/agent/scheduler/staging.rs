@@ -110,14 +110,16 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
-    /// The server sends a hello, and has forgotten all reports. Without a list before it nothing is
-    /// staged any more.
+    /// Begins a session, when the hello of the server is received.
     pub(super) fn session_begins(&mut self) {
+        // First, drop staged instances. A server that stages any sends their list before its hello.
         if !self.has_stage_list {
             self.stage(BTreeMap::new());
         }
         self.has_stage_list = false;
+        // Then, wait for the listings of the engines.
         self.awaits_listings = true;
+        // Finally, report all staged instances again: this server has received none of the reports.
         for record in self.records.values_mut() {
             if let Some(staged) = &mut record.staged {
                 staged.sent = None;

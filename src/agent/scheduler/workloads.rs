@@ -601,7 +601,7 @@ pub(super) fn removed(instance: &InstanceName) -> WorkloadState {
 }
 
 impl<C: Clock> WorkloadRecords<C> {
-    /// No workload of `agent` yet.
+    /// The records of `agent`, without any workload.
     pub fn new(
         agent: Name,
         context: LoopContext<C>,

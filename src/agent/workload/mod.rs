@@ -443,12 +443,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.is_empty = false;
     }
 
-    /// Compares the target with the containers of the workload, and does the next step towards it:
-    /// - nothing, when the current instance is the one that must run, or has to stay as it is;
-    /// - it starts the instance, when there is nothing of the workload;
-    /// - it adopts the container that was found, or starts it again, when it was found for that;
-    /// - otherwise it removes the current instance first. A new run retries a failed removal at
-    ///   once.
+    /// Does the next step from the current instance to the target:
+    /// - None, if the current instance is the target, or if the container of an earlier agent must
+    ///   stay as it is for now ([`RunTarget::Found`]).
+    /// - Create the target, if the workload has no container.
+    /// - Adopt the found container, or create its instance again, as the scheduler decided for this
+    ///   target.
+    /// - Otherwise delete the current instance first. A new run retries a failed delete at once.
     fn follow_target(&mut self, is_new_run: bool) {
         if matches!(self.stage, LoopStage::Starting(_)) && !self.is_starting_next() {
             return; // A call that has become pointless is cancelled; its end leads here.

@@ -94,7 +94,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~agent-workload-control-loop-executes-create~3]
     pub(super) fn start(&mut self, slot: Option<SlotRequest>) {
         if self.removals.block_start() {
-            return self.begin_start(); // Containers that go first were found meanwhile.
+            return self.begin_start(); // Containers were found that must be removed before.
         }
         self.stage = LoopStage::Idle;
         let now = self.now();
@@ -325,6 +325,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.remove_folder(&self.files_folder());
         self.note_start(StartProgress::Failed);
         let now = self.now();
+        // A rare retry after the limit: its failure is not reported again.
         if self.has_given_up() {
             debug!(
                 "Workload '{}' still cannot be created: '{cause}'",

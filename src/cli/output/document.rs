@@ -30,12 +30,15 @@ impl Serialize for Ordered<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match (self.node, self.kind) {
             (Node::Map(entries), Kind::Map(kind) | Kind::Named(kind)) => {
-                let below = |(name, node)| (name, Self { node, kind: *kind });
-                serializer.collect_map(entries.iter().map(below))
+                let kind = *kind;
+                let ordered = entries
+                    .iter()
+                    .map(|(name, node)| (name, Self { node, kind }));
+                serializer.collect_map(ordered)
             }
             (Node::List(items), Kind::List(kind)) => {
-                let below = |node| Self { node, kind: *kind };
-                serializer.collect_seq(items.iter().map(below))
+                let kind = *kind;
+                serializer.collect_seq(items.iter().map(|node| Self { node, kind }))
             }
             (Node::Map(entries), kind) => match kind.object(self.node) {
                 Some(object) => serializer.collect_map(ordered_fields(entries, object)),

@@ -476,6 +476,7 @@ impl Context<'_> {
         earlier: &Earlier,
         give_up: Option<Instant>,
     ) -> Result<ExitCode> {
+        // First find the objects that others have changed.
         let before = self.read(&rows::MASKS)?;
         let now = self.read(masks)?;
         let mut ours = Vec::new();
@@ -488,6 +489,7 @@ impl Context<'_> {
                 changed_by_others.extend(path.last().copied());
             }
         }
+        // Then send the other ones, and wait for the earlier instances.
         self.output.status("Rolling back the update.")?;
         let mut missing = None;
         if !ours.is_empty() {
@@ -504,10 +506,11 @@ impl Context<'_> {
             let mut restored = accepted.added.clone();
             restored.retain(|added| earlier.may_have_run(added));
             restored.extend(earlier.dependents(changed_names(&accepted)));
-            let now = self.read_restored(&restored)?;
-            let state = WaitState::new(&accepted, &before, &now, AbsentAgents::Skipped);
-            missing = self.wait_until_restored(&restored, state, &now, give_up)?;
+            let after = self.read_restored(&restored)?;
+            let state = WaitState::new(&accepted, &before, &after, AbsentAgents::Skipped);
+            missing = self.wait_until_restored(&restored, state, &after, give_up)?;
         }
+        // Finally tell the result.
         if let Some(why) = missing {
             let text =
                 format!("the update failed and was rolled back, but not all is as before: {why}");

@@ -24,14 +24,15 @@ pub(crate) struct ResponseCapacity<'s> {
 }
 
 impl ResponseCapacity<'_> {
-    /// Whether a response for this peer would be sent soon.
-    pub(crate) fn has_room(&mut self, peer: PeerId) -> bool {
+    /// Returns whether a response for this peer would be sent soon. If not, wakes the waker as soon as
+    /// that may have changed.
+    pub(crate) fn poll_room(&mut self, peer: PeerId) -> bool {
         let sessions = self.sessions;
         let Some(PeerSession { peer, outbox }) = sessions.sessions.get(&peer) else {
             return true;
         };
         let by_source = &mut self.unsent_by_source;
-        outbox.has_room_for_response(
+        outbox.poll_room_for_response(
             || {
                 let by_source = by_source.get_or_insert_with(|| sessions.unsent_by_source());
                 by_source.get(&peer.source).copied().unwrap_or_default()

@@ -41,9 +41,9 @@ const COST_FREE: Duration = Duration::from_millis(100);
 /// CPU time for the events of one change and one requester, as a multiple of the time of the
 /// change.
 const COST_OF_CHANGE: u32 = 3;
-/// CPU time for all events of one change, as a multiple of that of one requester. Half of it is
-/// shared evenly, so that requesters that need little get that; the other half is used by the
-/// first requesters that need more.
+/// CPU time for all events of one change, as a multiple of the maximum for one requester. One half
+/// is split into equal shares, so that every requester has a minimum. The other half is for those
+/// that need more than their share, first come, first served.
 const COST_OF_ALL: u32 = 4;
 /// Keys that are compared between two checks of the time.
 const CHECK_INTERVAL: u32 = 256;
@@ -656,9 +656,7 @@ fn encode(
 mod tests {
     use super::*;
     use crate::sessions::tests::{key, open_client};
-    use ankaios_model::messages::{
-        AgentCapabilities, AgentHello, FromServer, Response, ResponseContent,
-    };
+    use ankaios_model::messages::{AgentHello, FromServer, Response, ResponseContent};
     use ankaios_model::names::Name;
     use ankaios_wire::outbox::outbox;
     use ankaios_wire::peer::Service;
@@ -798,9 +796,7 @@ mod tests {
         let (outbox, reader) = outbox();
         let hello = AgentHello {
             agent: "A".to_owned(),
-            version: String::new(),
-            tags: BTreeMap::new(),
-            capabilities: AgentCapabilities::default(),
+            ..AgentHello::default()
         };
         sessions.open_agent(PeerId(1), hello, None, &[], outbox);
         let _client = open_client(&mut sessions, 2, Service::Command);

@@ -41,10 +41,12 @@ impl Updates {
         self.agents.contains_key(agent)
     }
 
-    /// Begins with the first report of an agent that has connected, perhaps again.
+    /// Expects the first report of an agent, which has just connected or reconnected.
     pub(crate) fn agent_connected(&mut self, name: &Name) {
         self.history.agent_connected(name);
+        // Deletes that were sent on an earlier connection may be lost.
         self.deletes.forget_agent(name);
+        // The agent no longer has an unwanted instance that its first report does not contain.
         let mut unconfirmed = BTreeSet::new();
         for (instance, _) in self.workloads.states.of_agent(name) {
             if self.workloads.is_unwanted(&instance) {

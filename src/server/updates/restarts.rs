@@ -205,8 +205,9 @@ impl Updates {
         self.has_started(&added.instance) && matches!(state.phase.state(), "Pending" | "Running")
     }
 
-    /// Brings back the workloads of restarts that wait for no end any more, and adds late
-    /// dependents to restarts. Returns whether there were some.
+    /// Continues the restarts: adds dependents that have started meanwhile; if there are none,
+    /// brings back the workloads of each restart whose instances have ended. Returns whether it did
+    /// either.
     pub(crate) fn settle_restarts(
         &mut self,
         rollouts: &Rollouts,
@@ -224,8 +225,8 @@ impl Updates {
         // Then, restarts that are over.
         let mut over = BTreeSet::new();
         for mut restart in std::mem::take(&mut self.workloads.restarts) {
-            // Only the last instance is examined, since there may be many and each event comes
-            // here.
+            // Examine the last instance only, until it has ended: this runs at each event, and a
+            // restart may stop thousands of instances.
             while let Some(last) = restart.stopping.last()
                 && !self.is_ending(last)
             {

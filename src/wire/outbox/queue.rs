@@ -325,7 +325,9 @@ impl Queue {
     fn remove(&mut self, number: u64) -> Option<Entry> {
         let entry = self.entries.remove(&number)?;
         self.account(&entry, usize::wrapping_sub);
-        self.has_large &= !entry.is_large;
+        if entry.is_large {
+            self.has_large = false; // The queue holds at most one.
+        }
         if let Some(instance) = &entry.bytes.instance
             && self.newest.get(instance) == Some(&number)
         {

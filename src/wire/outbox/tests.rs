@@ -218,7 +218,7 @@ fn a_burst_of_small_messages_does_not_drop_a_peer() {
         outbox.put_or_drop(refusal()).unwrap();
     }
     assert!(
-        outbox.is_half_empty() && outbox.has_room_for_response(|| 0, Waker::noop()),
+        outbox.is_half_empty() && outbox.poll_room_for_response(|| 0, Waker::noop()),
         "and refusals do not"
     );
     let put = std::iter::from_fn(|| reader.try_next()).count();
@@ -251,11 +251,11 @@ fn too_many_bytes_are_refused_and_a_gone_reader_is_noticed() {
         outbox.put(response(PEER_OUTBOX_BYTES / 16 - 1000)).unwrap();
     }
     assert_eq!(outbox.put(response(100_000)), Err(OutboxError::Overflow));
-    assert!(!outbox.has_room_for_response(|| 0, Waker::noop()));
+    assert!(!outbox.poll_room_for_response(|| 0, Waker::noop()));
     drop(reader);
     assert_eq!(outbox.put(response(1)), Err(OutboxError::Closed));
     assert!(
-        outbox.has_room_for_response(|| 0, Waker::noop()),
+        outbox.poll_room_for_response(|| 0, Waker::noop()),
         "nobody has to wait for it"
     );
 }
@@ -288,11 +288,11 @@ fn large_response_has_room_once_the_one_before_is_sent() {
         .put(line("r", "a", &"x".repeat(2 * PEER_RESPONSES_BYTES)))
         .unwrap();
     assert!(
-        outbox.has_room_for_response(|| 0, &wake),
+        outbox.poll_room_for_response(|| 0, &wake),
         "nothing that waits is an answer"
     );
     outbox.put(response(PEER_RESPONSES_BYTES)).unwrap();
-    assert!(!outbox.has_room_for_response(|| 0, &wake));
+    assert!(!outbox.poll_room_for_response(|| 0, &wake));
     for _ in 0..2 {
         reader.next_to_send().unwrap();
         reader.sent();
@@ -304,13 +304,13 @@ fn large_response_has_room_once_the_one_before_is_sent() {
             .is_some_and(|message| message.size() > PEER_RESPONSES_BYTES)
     );
     assert_eq!(
-        (count.woken(), outbox.has_room_for_response(|| 0, &wake)),
+        (count.woken(), outbox.poll_room_for_response(|| 0, &wake)),
         (0, false),
         "it is being sent"
     );
     reader.sent();
     assert_eq!(
-        (count.woken(), outbox.has_room_for_response(|| 0, &wake)),
+        (count.woken(), outbox.poll_room_for_response(|| 0, &wake)),
         (1, true)
     );
     reader.sent();
@@ -515,7 +515,7 @@ fn shared_state_counts_once_and_again_for_each_copy() {
     }
     drop(event);
     assert!(
-        answers.has_capacity() && !peers[0].0.has_room_for_response(|| 0, Waker::noop()),
+        answers.has_capacity() && !peers[0].0.poll_room_for_response(|| 0, Waker::noop()),
         "one is enough for one peer"
     );
     for (_, reader) in &peers[..4] {
@@ -546,7 +546,7 @@ fn responses_share_capacity_that_a_gone_reader_releases() {
     };
     let (asking, _reader) = peer();
     let mut silent = Vec::new();
-    while asking.has_room_for_response(|| 0, &wake) {
+    while asking.poll_room_for_response(|| 0, &wake) {
         let (outbox, reader) = peer();
         outbox.put(tree_answer(RESPONSES_BYTES / 8)).unwrap();
         silent.push((outbox, reader));
@@ -571,7 +571,7 @@ fn responses_share_capacity_that_a_gone_reader_releases() {
     assert_eq!(count.woken(), 0);
     silent.truncate(3);
     assert_eq!(count.woken(), 1);
-    assert!(asking.has_room_for_response(|| 0, &wake) && !silent[0].1.holds_contended_capacity());
+    assert!(asking.poll_room_for_response(|| 0, &wake) && !silent[0].1.holds_contended_capacity());
 }
 
 #[test]
@@ -597,7 +597,7 @@ fn commands_for_silent_peers_have_one_bound_for_all() {
         others.in_flight()
     );
     let (outbox, reader) = peer();
-    assert!(!outbox.has_room_for_agent() && outbox.has_room_for_response(|| 0, Waker::noop()));
+    assert!(!outbox.has_room_for_agent() && outbox.poll_room_for_response(|| 0, Waker::noop()));
     assert!(
         peers[0].1.holds_contended_capacity() && !reader.holds_contended_capacity(),
         "whoever has nothing waiting stays"

@@ -279,7 +279,7 @@ fn blocked_peer_has_less_time_while_others_need_capacity() {
         let begin = bench.now;
         assert_eq!(bench.advance(), Next::At(begin + PEER_STUCK_CROWDED));
         let _others = bench.answers.acquire_anyway(RESPONSES_BYTES);
-        assert!(!is_wanted || !bench.answers.has_more_free_than(0, Waker::noop()));
+        assert!(!is_wanted || !bench.answers.poll_more_free_than(0, Waker::noop()));
         bench.now = begin + PEER_STUCK_CROWDED - Duration::from_millis(1);
         assert_eq!(bench.advance(), Next::At(begin + PEER_STUCK_CROWDED));
         bench.now = begin + PEER_STUCK_CROWDED;
