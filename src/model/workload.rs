@@ -28,6 +28,13 @@ named_enum! {
 
 named_enum! {
     /// The condition that a dependency must meet before a workload starts.
+    ///
+    /// A new one needs: [`Phase::fulfils_add`], [`AddCondition::awaited`], its number in
+    /// `wire/convert/tree.rs`, `cli/describe.rs`, `cli/blame.rs`, and `meets` in the simulation; the
+    /// compiler names these. By hand: `proto/ank_base.proto`, and `set_dependencies` in the
+    /// simulation. `ank graph` follows the name.
+    ///
+    /// [`Phase::fulfils_add`]: crate::execution_state::Phase::fulfils_add
     // [impl->swdd~api-add-conditions-for-dependencies~1]
     AddCondition {
         /// It runs.

@@ -41,7 +41,10 @@ const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 pub struct Engine {
     /// Name of the runtime in manifests.
     pub(crate) runtime: &'static str,
+    /// Name of its program. Only this room calls it: an agent uses a [`ContainerConnector`], which
+    /// records each call and bounds its time.
     pub(crate) program: &'static str,
+    /// Reads what it writes when a call fails.
     pub(crate) read_meaning: ReadMeaning,
     pub(crate) stop: &'static [&'static str],
     /// With the anonymous volumes of the container: nothing else can ever use them, and each start

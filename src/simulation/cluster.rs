@@ -529,9 +529,8 @@ impl Cluster {
                 let (outbox, reader) = outbox();
                 let hello = PeerHello::Agent(AgentHello {
                     agent: name,
-                    tags: BTreeMap::new(),
                     capabilities,
-                    version: String::new(),
+                    ..AgentHello::default()
                 });
                 self.note_opened(stream);
                 self.network

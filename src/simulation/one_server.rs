@@ -55,9 +55,8 @@ impl Cluster {
     pub(crate) fn agent_with(&mut self, name: &str, capabilities: AgentCapabilities) -> PeerId {
         self.open(PeerHello::Agent(AgentHello {
             agent: name.to_owned(),
-            tags: BTreeMap::new(),
             capabilities,
-            version: String::new(),
+            ..AgentHello::default()
         }))
     }
 

@@ -701,6 +701,8 @@ impl Scenario {
             let last = if self.random.u8(0..20) == 0 { 6 } else { index };
             if last > 0 {
                 let name = format!("w{}", self.random.usize(..last));
+                // A draw with other bounds changes what all seeds do, also those in `FOUND`: draw
+                // new kinds from a generator of their own, as `disturbances.rs` does.
                 let condition = [
                     AddCondition::Running,
                     AddCondition::Succeeded,

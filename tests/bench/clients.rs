@@ -202,11 +202,11 @@ impl Agent {
         let hello = ToServer::AgentHello(AgentHello {
             agent: name.to_owned(),
             version: VERSION.to_owned(),
-            tags: BTreeMap::new(),
             capabilities: AgentCapabilities {
                 tells_usage: true,
                 ..AgentCapabilities::default()
             },
+            ..AgentHello::default()
         });
         let (sender, receiver, hangup) =
             open(server, Service::Agent, hello).expect("the server takes connections");

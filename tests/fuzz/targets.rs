@@ -272,8 +272,7 @@ impl Cluster {
             PeerHello::Agent(AgentHello {
                 agent: name.to_owned(),
                 tags: [("k".to_owned(), "v".to_owned())].into(),
-                capabilities: Default::default(),
-                version: String::new(),
+                ..AgentHello::default()
             })
         };
         let hello = match index {

@@ -47,7 +47,7 @@ pub fn agent(url: &str, name: &str) -> Connection {
             agent,
             version,
             tags: [].into(),
-            capabilities: Default::default(),
+            ..AgentHello::default()
         }),
     )
 }

@@ -11,9 +11,7 @@ use std::sync::Arc;
 fn hello(agent: &str) -> AgentHello {
     AgentHello {
         agent: agent.to_owned(),
-        version: String::new(),
-        tags: BTreeMap::new(),
-        capabilities: AgentCapabilities::default(),
+        ..AgentHello::default()
     }
 }
 

@@ -301,8 +301,7 @@ impl Run {
         let peer = self.cluster.open(PeerHello::Agent(AgentHello {
             agent: name.clone(),
             tags,
-            capabilities: Default::default(),
-            version: String::new(),
+            ..AgentHello::default()
         }));
         self.agents.push((name, peer));
     }

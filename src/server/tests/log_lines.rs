@@ -255,8 +255,7 @@ fn messages(number: usize) -> Vec<ToServer> {
         ToServer::AgentHello(AgentHello {
             agent: "A".to_owned(),
             version: "1".to_owned(),
-            tags: BTreeMap::new(),
-            capabilities: AgentCapabilities::default(),
+            ..AgentHello::default()
         }),
         ToServer::CommanderHello {
             version: "1".to_owned(),

@@ -388,8 +388,7 @@ fn tags_of_connected_agents_are_set_and_removed_one_by_one() {
         cluster.open(PeerHello::Agent(ankaios_model::messages::AgentHello {
             agent: "A".into(),
             tags: [("old".into(), "1".into())].into(),
-            capabilities: Default::default(),
-            version: String::new(),
+            ..ankaios_model::messages::AgentHello::default()
         }));
         cluster.update(new_state, &masks).unwrap();
         let tags = &cluster

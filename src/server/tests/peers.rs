@@ -119,8 +119,7 @@ fn tags_of_a_hello_are_shown_and_a_reconnect_begins_anew() {
         PeerHello::Agent(ankaios_model::messages::AgentHello {
             agent: "A".into(),
             tags: [("k".into(), value.into())].into(),
-            capabilities: Default::default(),
-            version: String::new(),
+            ..ankaios_model::messages::AgentHello::default()
         })
     };
     let agent = cluster.open(hello("1"));
@@ -465,8 +464,7 @@ fn strange_messages_change_nothing_and_keep_the_connection() {
         ToServer::AgentHello(ankaios_model::messages::AgentHello {
             agent: "x".into(),
             version: "1.0.0".into(),
-            tags: BTreeMap::new(),
-            capabilities: Default::default(),
+            ..ankaios_model::messages::AgentHello::default()
         }),
         ToServer::CommanderHello {
             version: String::new(),
@@ -589,9 +587,7 @@ fn older_connection_announced_late_does_not_replace_the_newer() {
     let (outbox, reader) = ankaios_wire::outbox::outbox();
     let hello = PeerHello::Agent(ankaios_model::messages::AgentHello {
         agent: "agent_A".to_owned(),
-        tags: BTreeMap::new(),
-        capabilities: Default::default(),
-        version: String::new(),
+        ..ankaios_model::messages::AgentHello::default()
     });
     let opened = PeerEvent::Opened {
         peer: PeerId(newer.0 - 1),

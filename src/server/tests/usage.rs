@@ -124,9 +124,8 @@ fn able(cluster: &mut Cluster, name: &str) -> PeerId {
     };
     cluster.open(PeerHello::Agent(AgentHello {
         agent: name.to_owned(),
-        tags: BTreeMap::new(),
         capabilities,
-        version: String::new(),
+        ..AgentHello::default()
     }))
 }
 

@@ -117,8 +117,7 @@ fn agent(name: &str) -> ToServer {
     ToServer::AgentHello(AgentHello {
         agent: name.to_owned(),
         version: VERSION.to_owned(),
-        tags: BTreeMap::new(),
-        capabilities: Default::default(),
+        ..AgentHello::default()
     })
 }
 
@@ -295,7 +294,7 @@ fn a_wrong_hello_is_refused_with_the_documented_status() {
             agent: "A".to_owned(),
             version: VERSION.to_owned(),
             tags,
-            capabilities: Default::default(),
+            ..AgentHello::default()
         });
         let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, hello);
         let text = format!("The tags of agent 'A' take {bytes} bytes, at most 16384 are allowed.");
@@ -304,8 +303,7 @@ fn a_wrong_hello_is_refused_with_the_documented_status() {
     let hello = ToServer::AgentHello(AgentHello {
         agent: "A".to_owned(),
         version: format!("{VERSION}+{}", "x".repeat(256)),
-        tags: BTreeMap::new(),
-        capabilities: Default::default(),
+        ..AgentHello::default()
     });
     let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, hello);
     let bytes = VERSION.len() + 257;
@@ -467,7 +465,7 @@ fn large_first_message_ends_the_connection_unreceived() {
         agent: "A".to_owned(),
         version: VERSION.to_owned(),
         tags,
-        capabilities: Default::default(),
+        ..AgentHello::default()
     });
     let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, hello);
     assert!(receiver.receive().is_err());
@@ -784,9 +782,8 @@ fn socket_and_port_are_open_together_until_the_server_ends() {
             hello,
             PeerHello::Agent(AgentHello {
                 agent: "A".into(),
-                tags: BTreeMap::new(),
-                capabilities: Default::default(),
-                version: VERSION.to_owned()
+                version: VERSION.to_owned(),
+                ..AgentHello::default()
             }),
             "{url}"
         );
@@ -807,9 +804,8 @@ fn socket_accepts_agents_of_root_and_of_its_own_user() {
     let own = rustix::process::geteuid().as_raw();
     let agent = PeerHello::Agent(AgentHello {
         agent: "A".into(),
-        tags: BTreeMap::new(),
-        capabilities: Default::default(),
         version: VERSION.to_owned(),
+        ..AgentHello::default()
     });
     let from = |uid| PeerOrigin::Socket(std::path::Path::new("/run/ank.sock").into(), uid);
     let stranger = own + 1;

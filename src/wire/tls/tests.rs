@@ -25,7 +25,6 @@ use rcgen::{
     CertificateParams, ExtendedKeyUsagePurpose as Usage, IsCa, KeyPair, SanType, date_time_ymd,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::os::unix::net::UnixStream;
 use std::sync::OnceLock;
@@ -100,8 +99,7 @@ fn agent_hello() -> ToServer {
     ToServer::AgentHello(AgentHello {
         agent: "agent_A".into(),
         version: VERSION.into(),
-        tags: BTreeMap::new(),
-        capabilities: Default::default(),
+        ..AgentHello::default()
     })
 }
 
