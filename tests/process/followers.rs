@@ -133,6 +133,34 @@ fn update_that_cannot_be_staged_restarts_no_follower() {
     assert_eq!(cluster.engine.only_container("storage"), before);
 }
 
+/// The kills do not wait for the followers.
+// [itest->swdd~agent-restarts-with-dependencies~1]
+#[test]
+fn kill_loop_starts_each_level_no_more_often_than_its_need() {
+    let cluster = Cluster::start(&["agent_A", "agent_B"]);
+    let mut all = following("run");
+    let site = workload("site", "run").on("agent_B");
+    let follows = "lifecycle: { restartWith: DEPENDENCIES }";
+    all.push(site.after("shop", "ADD_COND_RUNNING").config(follows));
+    cluster.run(&all);
+    let log = cluster.engine.only_container("log");
+    for kill in 1..=5 {
+        cluster.engine.kill_container("storage");
+        wait_for_start(&cluster, "storage", kill + 1);
+    }
+    // Those that follow are counted before what they follow, which may start meanwhile.
+    let levels = ["site", "shop", "web", "storage"];
+    let mut counted = Vec::new();
+    for name in levels {
+        wait_for_start(&cluster, name, 2);
+        counted.push(starts(&cluster, name));
+    }
+    assert!(counted.is_sorted(), "{levels:?}: {counted:?}");
+    assert_eq!(counted[3], 6);
+    cluster.wait_until_run(&levels);
+    assert_eq!(cluster.engine.only_container("log"), log);
+}
+
 // [itest->swdd~agent-restarts-with-dependencies~1]
 #[test]
 fn mode_without_the_dependency_stops_followers_until_it_returns() {

@@ -214,6 +214,19 @@ fn prune_with_modes_keeps_the_mode_and_deletes_in_all() {
     assert!(mode.success().contains("mode: drive"));
 }
 
+/// A stop ends with the workload: one with its name that comes later starts.
+#[test]
+fn prune_deletes_a_stopped_workload_and_its_stop() {
+    let cluster = cluster();
+    assert_eq!(cluster.ank(&["stop", "old"]).code, 0);
+    cluster.wait_for_state("old", "NotScheduled");
+    apply(&cluster, &[], &manifest(&[web("run")])).success();
+    assert_eq!(names(&cluster), ["web"]);
+    cluster.wait_until_gone("old");
+    assert_eq!(cluster.ank(&["get", "workloads"]).stderr, "");
+    cluster.run(&[old()]);
+}
+
 /// Dependents are pruned first, as with any delete.
 #[test]
 fn prune_of_a_workload_with_a_dependent_stops_that_first() {
