@@ -58,6 +58,8 @@ pub enum Call {
     Find,
     /// `list`.
     List,
+    /// `probe_target`, which is not among the calls that were made.
+    ProbeTarget,
     /// `image_store`.
     ImageStore,
     /// `remove_image`.
@@ -81,6 +83,8 @@ struct World {
     /// Workloads whose containers cannot be deleted.
     stuck: BTreeSet<String>,
     during_next_create: Option<Box<dyn FnOnce() + Send>>,
+    /// How many deletes took their container for ended.
+    deletes_of_ended: usize,
     /// The noted container of each instance.
     noted: BTreeMap<InstanceName, ContainerId>,
     /// The containers of these that were noted before the last boot.
@@ -302,6 +306,11 @@ impl FakeEngine {
     /// The calls until now, for example `create web`; forgets them.
     pub fn take_calls(&self) -> Vec<String> {
         std::mem::take(&mut self.world().calls)
+    }
+
+    /// How many deletes took their container for ended until now.
+    pub fn deletes_of_ended(&self) -> usize {
+        self.world().deletes_of_ended
     }
 
     /// The containers of an agent, as a listing shows them.
@@ -619,6 +628,11 @@ impl RuntimeConnector for FakeConnector {
         Ok(())
     }
 
+    fn delete_ended(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
+        self.engine.world().deletes_of_ended += 1;
+        self.delete(id)
+    }
+
     fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         let mut world = self.engine.world();
         let name = world
@@ -639,12 +653,20 @@ impl RuntimeConnector for FakeConnector {
     fn probe_target(
         &mut self,
         id: &ContainerId,
-        _with_processes: bool,
+        with_processes: bool,
     ) -> Result<ProbeTarget, RuntimeError> {
-        let processes = vec![MainProcess {
-            container: id.clone(),
-            pid: 1,
-        }];
+        let mut world = self.engine.world();
+        let faults = world.faults.get_mut(&Call::ProbeTarget);
+        if faults.and_then(VecDeque::pop_front).is_some() {
+            return Err(failed());
+        }
+        let mut processes = Vec::new();
+        if with_processes {
+            processes.push(MainProcess {
+                container: id.clone(),
+                pid: 1,
+            });
+        }
         Ok(ProbeTarget {
             program: "fake",
             container: Some(id.0.to_string()),

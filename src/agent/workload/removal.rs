@@ -447,7 +447,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             "Waiting for '{runtime}', which may have a container of it: {}",
             error.reason()
         );
-        if !self.has_given_up() && self.start_info != info {
+        if !self.has_given_up() {
             self.report(ExecutionState::with_info(Phase::PendingStarting, info));
         }
     }

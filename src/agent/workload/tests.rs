@@ -27,6 +27,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 mod life;
+mod probes;
+mod removal;
 
 /// A control loop and everything around it.
 struct Rig {

@@ -389,6 +389,28 @@ fn delete_of_a_prepared_workload_removes_it_then_reports_it() {
     assert!(!folder.exists() && rig.engine.containers().is_empty());
 }
 
+/// A call that did something may have left a container; one that was not begun has not.
+#[test]
+fn unneeded_preparation_is_searched_only_if_the_engine_began_it() {
+    for (fault, searches) in [
+        (Fault::Unsupported, false),
+        (Fault::Fails, true),
+        (Fault::TimesOut, true),
+    ] {
+        let mut rig = rig(PrepareLevel::Create);
+        rig.agent.loops.hold_calls = true;
+        rig.engine.inject(Call::CreateOnly, [fault.clone()]);
+        rig.add(&[plain("w")]);
+        only_delete(&mut rig, &plain("w"));
+        rig.agent.loops.hold_calls = false;
+        rig.agent.run();
+        let calls = rig.engine.take_calls();
+        assert_eq!(calls[0], "create-only w", "{fault:?}");
+        assert_eq!(calls.contains(&"find w".to_owned()), searches, "{fault:?}");
+        assert!(rig.engine.containers().is_empty(), "{fault:?}");
+    }
+}
+
 #[test]
 fn an_add_waits_until_what_was_prepared_before_is_gone() {
     let mut rig = rig(PrepareLevel::Create);

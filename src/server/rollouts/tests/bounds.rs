@@ -315,3 +315,22 @@ fn a_large_update_took_the_way_back_of_all_others() {
         );
     }
 }
+
+#[test]
+fn ended_updates_may_fill_their_bytes_to_the_last_one() {
+    let ended = |length: usize| {
+        let image = "x".repeat(length);
+        let mut rig = Rig::new(&[workload("a", &image, "", "")]);
+        rig.apply(&[&workload("a", "2", ROLLBACK, "")]).unwrap();
+        rig.report(&instance("a", "2", ROLLBACK), Phase::PendingStartingFailed);
+        assert_eq!(rig.phases(), ["1 UNDONE"]);
+        let ended = &rig.cluster.server.rollouts.ended[0];
+        (ended.bytes, ended.record.has_lost_way_back)
+    };
+    let start = UPDATES_ENDED_BYTES / 2;
+    let (bytes, _) = ended(start);
+    let fits = start + UPDATES_ENDED_BYTES - bytes;
+    assert_eq!(ended(fits), (UPDATES_ENDED_BYTES, false));
+    let (_, has_lost_way_back) = ended(fits + 1);
+    assert!(has_lost_way_back);
+}

@@ -727,6 +727,27 @@ fn condition_blocks_workloads_that_leave_the_update_with_it() {
     }
 }
 
+/// The condition of a workload that was in the update already counts like that of a new one.
+#[test]
+fn condition_of_a_known_workload_blocks_what_leaves() {
+    let brake = |image| workload("brake", image, WHEN, "");
+    let mut rig = Rig::with_agent(&[db("1"), brake("1")], PREPARES);
+    rig.apply(&[&db("2"), &brake("2")]).unwrap();
+    rig.prepared(prepared(&db_instance("2")));
+    rig.prepared(prepared(&instance("brake", "2", WHEN)));
+    assert_eq!(rig.phases(), ["1 TRIAL"]);
+    rig.apply(&["db: ~", &brake("3")]).unwrap();
+    let new = instance("brake", "3", WHEN);
+    rig.prepared(PreparedInstance {
+        unmet: Some("/lock exists".into()),
+        ..prepared(&new)
+    });
+    let runs_on = |rig: &Rig| rig.cluster.server.view().effective.contains_key("db");
+    assert!(runs_on(&rig), "{:?}", rig.phases());
+    rig.prepared(prepared(&new));
+    assert!(!runs_on(&rig), "{:?}", rig.phases());
+}
+
 /// A key of YAML may be written with escapes.
 #[test]
 fn an_update_block_is_found_however_its_name_is_written() {

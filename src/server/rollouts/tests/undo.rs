@@ -376,6 +376,46 @@ fn command_lines_of_an_earlier_version_end_with_the_failure() {
 }
 
 #[test]
+fn command_lines_are_told_no_failure_of_what_has_a_result() {
+    let nowhere = |image| workload("idle", image, "", "").replace("agent: A", "agent: ''");
+    let web = |image| workload("web", image, "", "");
+    let mut rig = Rig::new(&[db("1"), web("1"), nowhere("1")]);
+    let cli = cli(&mut rig);
+    rig.apply(&[&db("2"), &web("2"), &nowhere("2")]).unwrap();
+    rig.report(&instance("web", "2", ""), Phase::Running);
+    rig.cluster.take_all();
+    rig.wait(DEADLINE);
+    assert_eq!(rig.read(1, "phase"), "UNDONE");
+    let mut failed = Vec::new();
+    for message in rig.cluster.take(cli) {
+        let FromServer::WorkloadStates(states) = message else {
+            continue;
+        };
+        for WorkloadState { instance, state } in states {
+            if state.additional_info.starts_with("rolled back: ") {
+                failed.push(instance);
+            }
+        }
+    }
+    assert_eq!(failed, [db_instance("2")]);
+}
+
+/// What ran must run again. What did not run and is blocked now is not waited for.
+#[test]
+fn blocked_workload_is_awaited_if_it_ran_at_the_switch() {
+    for (phase, end) in [(Phase::Running, "UNDONE"), (Phase::PendingStarting, "GOOD")] {
+        let mut rig = Rig::new(&[db("1")]);
+        rig.report(&db_instance("1"), phase);
+        rig.apply(&[&db("2")]).unwrap();
+        rig.report(&db_instance("1"), Phase::Removed);
+        let blocked = "precondition: /lock exists";
+        rig.report_info(&db_instance("2"), Phase::PendingWaitingToStart, blocked);
+        rig.wait(DEADLINE + HEALTHY);
+        assert_eq!(rig.read(1, "phase"), end, "{phase}");
+    }
+}
+
+#[test]
 fn the_same_change_from_another_state_is_another_update() {
     let mut rig = Rig::new(&[db("1")]);
     rig.apply(&[&db("2")]).unwrap();
