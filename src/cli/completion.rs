@@ -7,7 +7,7 @@
 
 use super::args::{self, Common};
 use super::error::Result;
-use super::modes::{self, named, of_server};
+use super::modes::{self, NamedMode, named, of_server};
 use super::output::Output;
 use super::rows::entries;
 use super::session::{ServerLink, Session};
@@ -51,30 +51,29 @@ pub(crate) fn script(shell: &str) -> Result<String> {
 /// them would hide the few names of workloads.
 fn command() -> Command {
     let words = words_of_command_line();
-    let place = std::env::var("_CLAP_COMPLETE_INDEX")
-        .ok()
-        .and_then(|place| place.parse().ok());
-    let word = words.get(place.unwrap_or_else(|| words.len().saturating_sub(1)));
-    let is_option = word.is_some_and(|word| word.as_encoded_bytes().starts_with(b"-"));
-    let command = with_candidates(args::command());
-    if is_option {
-        command
-    } else {
-        with_hidden_options(command)
+    // A shell that does not pass the place of the word completes the last one.
+    let mut place = words.len().saturating_sub(1);
+    if let Ok(passed) = std::env::var("_CLAP_COMPLETE_INDEX")
+        && let Ok(passed) = passed.parse()
+    {
+        place = passed;
     }
+    let command = with_candidates(args::command());
+    if let Some(word) = words.get(place)
+        && word.as_encoded_bytes().starts_with(b"-")
+    {
+        return command;
+    }
+    with_hidden_options(command)
 }
 
 fn with_hidden_options(command: Command) -> Command {
     let command = command.disable_help_flag(true).disable_version_flag(true);
-    let hidden = |argument: Arg| {
-        if argument.is_positional() {
-            argument
-        } else {
-            argument.hide(true)
-        }
-    };
     command
-        .mut_args(hidden)
+        .mut_args(|argument| {
+            let is_option = !argument.is_positional();
+            argument.hide(is_option)
+        })
         .mut_subcommands(with_hidden_options)
 }
 
@@ -82,106 +81,144 @@ fn with_hidden_options(command: Command) -> Command {
 /// it.
 fn with_candidates(command: Command) -> Command {
     let name = command.get_name().to_owned();
-    let with = |argument: Arg| match candidates(&name, argument.get_id().as_str()) {
-        Some((parts, of_state)) => {
-            let or_file = argument.get_id() == "masks_and_file";
-            argument.add(ArgValueCompleter::new(move |current: &OsStr| {
-                complete(parts, of_state, or_file, current)
-            }))
-        }
-        None => argument,
-    };
-    command.mut_args(with).mut_subcommands(with_candidates)
+    command
+        .mut_args(|argument| argument_with_candidates(&name, argument))
+        .mut_subcommands(with_candidates)
 }
 
-/// What can stand at a place of the command line: the parts of the state that hold it, none where
-/// no server is needed, and how it is found there.
-type Candidates = (&'static [&'static str], fn(&Node) -> BTreeSet<String>);
+fn argument_with_candidates(command: &str, argument: Arg) -> Arg {
+    let Some(candidates) = candidates(command, argument.get_id().as_str()) else {
+        return argument;
+    };
+    let or_file = argument.get_id() == "masks_and_file";
+    argument.add(ArgValueCompleter::new(move |current: &OsStr| {
+        complete(candidates, or_file, current)
+    }))
+}
+
+/// The values that can stand at a place of the command line.
+#[derive(Clone, Copy)]
+struct Candidates {
+    /// The parts of the state to read; empty if no server is needed.
+    parts: &'static [&'static str],
+    /// Finds the values in these parts.
+    of_state: fn(&Node) -> BTreeSet<String>,
+}
+
+/// The parts of the state with the names of workloads, config items, instances and agents.
+const MASKS: &[&str] = &[
+    "desiredState.workloads.*.agent",
+    "desiredState.configs",
+    "workloadStates",
+    "agents",
+];
+/// The part of the state with the ids of updates.
+const UPDATES: &[&str] = &["updates.*.phase"];
+/// The parts of the state with the modes.
+const MODES: &[&str] = &[modes::PART, "desiredState.workloads.*.tags"];
 
 fn candidates(command: &str, argument: &str) -> Option<Candidates> {
-    const MASKS: &[&str] = &[
-        "desiredState.workloads.*.agent",
-        "desiredState.configs",
-        "workloadStates",
-        "agents",
-    ];
-    let found: Candidates = match (command, argument) {
-        ("config", "names") => (&MASKS[1..2], |state| {
-            keys(state, &["desiredState", "configs"])
-        }),
-        ("agent", "names") => (&MASKS[3..], |state| keys(state, &["agents"])),
-        ("update", "names") => (&["updates.*.phase"][..], |state| keys(state, &["updates"])),
-        (_, "names") => (&MASKS[..1], |state| {
-            keys(state, &["desiredState", "workloads"])
-        }),
-        ("describe", "name") => (MASKS, |state| {
-            let mut names = keys(state, &["desiredState", "workloads"]);
-            names.extend(keys(state, &["agents"]));
-            names
-        }),
-        (_, "agent") => (&MASKS[3..], |state| keys(state, &["agents"])),
-        (_, "id") => (&["updates.*.phase"][..], |state| keys(state, &["updates"])),
-        ("state", "masks") => (MASKS, |state| {
-            // Nothing without a server, as for all other parts.
-            let on_request = PARTS_ON_REQUEST
-                .iter()
-                .filter(|_| !state.is_empty_container());
-            masks(state)
-                .into_iter()
-                .chain(on_request.map(ToString::to_string))
-                .collect_entries()
-        }),
+    let (parts, of_state): (_, fn(&Node) -> BTreeSet<String>) = match (command, argument) {
+        ("config", "names") => (&MASKS[1..2], config_items),
+        ("agent", "names") | (_, "agent") => (&MASKS[3..], agents),
+        ("update", "names") | (_, "id") => (UPDATES, updates),
+        (_, "names") => (&MASKS[..1], workloads),
+        ("describe", "name") => (MASKS, workloads_and_agents),
+        ("state", "masks") => (MASKS, masks_and_parts_on_request),
         (_, "masks" | "masks_and_file") => (MASKS, masks),
-        (_, "state") => (&[], |_| {
-            Phase::ALL
-                .iter()
-                .map(|(_, state, _)| (*state).to_owned())
-                .collect_entries()
-        }),
-        (_, "runtime") => (&[], |_| {
-            RUNTIMES.map(str::to_owned).into_iter().collect_entries()
-        }),
-        (_, "mode") => (&[modes::PART, "desiredState.workloads.*.tags"], |state| {
-            let known = of_server(state)
-                .map_or_else(Vec::new, |(_, known)| known)
-                .into_iter();
-            known
-                .chain(named(state, "desiredState").map(|(_, mode)| mode))
-                .map(str::to_owned)
-                .collect_entries()
-        }),
-        (_, "context") => (&[], |_| {
-            let typed = typed(words_of_command_line());
-            typed
-                .into_iter()
-                .flat_map(|(_, common)| known_contexts(&common))
-                .collect_entries()
-        }),
+        (_, "state") => (&[][..], |_| states()),
+        (_, "runtime") => (&[][..], |_| runtimes()),
+        (_, "mode") => (MODES, named_modes),
+        (_, "context") => (&[][..], |_| contexts()),
         _ => return None,
     };
-    Some(found)
+    Some(Candidates { parts, of_state })
+}
+
+fn config_items(state: &Node) -> BTreeSet<String> {
+    keys(state, &["desiredState", "configs"])
+}
+
+fn agents(state: &Node) -> BTreeSet<String> {
+    keys(state, &["agents"])
+}
+
+fn updates(state: &Node) -> BTreeSet<String> {
+    keys(state, &["updates"])
+}
+
+fn workloads(state: &Node) -> BTreeSet<String> {
+    keys(state, &["desiredState", "workloads"])
+}
+
+fn workloads_and_agents(state: &Node) -> BTreeSet<String> {
+    let mut names = workloads(state);
+    names.extend(agents(state));
+    names
+}
+
+fn masks_and_parts_on_request(state: &Node) -> BTreeSet<String> {
+    let mut found = masks(state);
+    // Nothing without a server, as for all other parts.
+    if !state.is_empty_container() {
+        for part in PARTS_ON_REQUEST {
+            found.insert((*part).to_string());
+        }
+    }
+    found
+}
+
+fn states() -> BTreeSet<String> {
+    let mut states = BTreeSet::new();
+    for (_, state, _) in Phase::ALL {
+        states.insert((*state).to_owned());
+    }
+    states
+}
+
+fn runtimes() -> BTreeSet<String> {
+    RUNTIMES.map(str::to_owned).into_iter().collect_entries()
+}
+
+fn named_modes(state: &Node) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    if let Some((_, known)) = of_server(state) {
+        found.extend(known.into_iter().map(str::to_owned));
+    }
+    for NamedMode { mode, .. } in named(state, "desiredState") {
+        found.insert(mode.to_owned());
+    }
+    found
+}
+
+fn contexts() -> BTreeSet<String> {
+    match typed(words_of_command_line()) {
+        Some(typed) => known_contexts(&typed.common).into_iter().collect_entries(),
+        None => BTreeSet::new(),
+    }
 }
 
 fn complete(
-    parts: &[&str],
-    of_state: fn(&Node) -> BTreeSet<String>,
+    Candidates { parts, of_state }: Candidates,
     or_file: bool,
     current: &OsStr,
 ) -> Vec<CompletionCandidate> {
     let Some(begin) = current.to_str() else {
         return Vec::new();
     };
-    let state = if parts.is_empty() {
-        None
-    } else {
-        read_state(parts)
-    };
-    let names = of_state(&state.unwrap_or_default());
-    // Names with control characters could act on the shell's terminal.
-    let offered = names
-        .into_iter()
-        .filter(|name| name.starts_with(begin) && !name.chars().any(acts_on_terminal));
-    let mut candidates: Vec<CompletionCandidate> = offered.map(CompletionCandidate::new).collect();
+    let mut state = Node::empty();
+    if !parts.is_empty()
+        && let Some(read) = read_state(parts)
+    {
+        state = read;
+    }
+    let mut candidates = Vec::new();
+    for name in of_state(&state) {
+        // Names with control characters could act on the shell's terminal.
+        if name.starts_with(begin) && !name.chars().any(acts_on_terminal) {
+            candidates.push(CompletionCandidate::new(name));
+        }
+    }
     if or_file {
         candidates.extend(PathCompleter::file().stdio().complete(current));
     }
@@ -222,10 +259,10 @@ fn words_of_command_line() -> Vec<OsString> {
 
 /// Reads `masks` from the server of the typed words, the environment and the config file.
 fn read_state(masks: &[&str]) -> Option<Node> {
-    let (server_url, common) = typed(words_of_command_line())?;
+    let typed = typed(words_of_command_line())?;
     let settings = CliSettings::load(
-        server_url.as_deref(),
-        &common,
+        typed.server_url.as_deref(),
+        &typed.common,
         &mut Output::to(io::sink(), io::sink(), None),
     );
     let mut settings = settings.ok()?;
@@ -239,16 +276,19 @@ fn read_state(masks: &[&str]) -> Option<Node> {
     state
 }
 
-/// The server and the common options of an unfinished command line.
-fn typed(words: Vec<OsString>) -> Option<(Option<String>, Common)> {
-    let matches = args::command()
-        .ignore_errors(true)
-        .try_get_matches_from(words)
-        .ok()?;
-    let server_url = matches.get_one::<String>("server_url").cloned();
-    Common::from_arg_matches(&matches)
-        .ok()
-        .map(|common| (server_url, common))
+/// The options for the connection in an unfinished command line.
+struct TypedOptions {
+    server_url: Option<String>,
+    common: Common,
+}
+
+fn typed(words: Vec<OsString>) -> Option<TypedOptions> {
+    let command = args::command().ignore_errors(true);
+    let matches = command.try_get_matches_from(words).ok()?;
+    Some(TypedOptions {
+        server_url: matches.get_one::<String>("server_url").cloned(),
+        common: Common::from_arg_matches(&matches).ok()?,
+    })
 }
 
 #[cfg(test)]
@@ -314,7 +354,7 @@ mod tests {
             ("events", "masks", &masks),
             ("state", "masks", &of_read),
         ] {
-            let (parts, names) = candidates(command, argument).unwrap();
+            let Candidates { parts, of_state } = candidates(command, argument).unwrap();
             let mut state = state();
             // Only what is read.
             let is_read = |part: &str| {
@@ -323,9 +363,9 @@ mod tests {
                     .any(|mask| mask.split('.').next() == Some(part))
             };
             state.as_map_mut().unwrap().retain(|part, _| is_read(part));
-            let found: Vec<String> = names(&state).into_iter().collect();
+            let found: Vec<String> = of_state(&state).into_iter().collect();
             assert_eq!(found, expected, "{command} {argument}");
-            assert!(names(&Node::empty()).is_empty(), "{command} {argument}");
+            assert!(of_state(&Node::empty()).is_empty(), "{command} {argument}");
         }
     }
 
@@ -387,7 +427,10 @@ mod tests {
             ("ank -k run workload w --runtime", None, Some(true)),
             ("ank -k nonsense --what", None, Some(true)),
         ] {
-            let (found, common) = typed(words.split(' ').map(OsString::from).collect()).unwrap();
+            let TypedOptions {
+                server_url: found,
+                common,
+            } = typed(words.split(' ').map(OsString::from).collect()).unwrap();
             assert_eq!(
                 (found.as_deref(), common.insecure),
                 (url, insecure),

@@ -15,43 +15,44 @@ use ankaios_platform::logging::utc_of;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 impl Until {
-    /// Whether a field of `state`, which may hold only changes, has the value.
+    /// Returns whether a field that the mask selects has the value. `state` may hold only changes.
     fn is_met(&self, state: &Node) -> bool {
-        fn any(node: &Node, path: &[&str], value: &str) -> bool {
-            match path {
-                [] => node.as_text().map_or_else(
-                    || {
-                        node.as_number()
-                            .is_some_and(|number| number.to_string() == value)
-                    },
-                    |text| text == value,
-                ),
-                [WILDCARD, below @ ..] => {
-                    entries(Some(node)).any(|(_, node)| any(node, below, value))
-                }
-                [name, below @ ..] => node.get(name).is_some_and(|node| any(node, below, value)),
-            }
-        }
-        any(state, &parts(&self.mask), &self.value)
+        has_value(state, &parts(&self.mask), &self.value)
+    }
+}
+
+/// Returns whether a field at `path` below `node` has this value.
+fn has_value(node: &Node, path: &[&str], value: &str) -> bool {
+    let Some((name, below)) = path.split_first() else {
+        return match (node.as_text(), node.as_number()) {
+            (Some(text), _) => text == value,
+            (None, Some(number)) => number.to_string() == value,
+            (None, None) => false,
+        };
+    };
+    if *name == WILDCARD {
+        return entries(Some(node)).any(|(_, node)| has_value(node, below, value));
+    }
+    match node.get(name) {
+        Some(node) => has_value(node, below, value),
+        None => false,
     }
 }
 
 /// The part of the state with the last changes of states.
 pub(crate) const HISTORY: &str = "history";
 
-/// The changes in a part [`HISTORY`] of the state since `since`, of workloads and agents with one of
-/// `names`, if there are some.
+/// Returns the changes since `since` of a part [`HISTORY`] of the state. If there are `names`, only
+/// the changes of the workloads and agents with these names.
 pub(crate) fn past_changes(history: &[Node], since: SystemTime, names: &[String]) -> Vec<Node> {
     let since_1970 = since.duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut changes = Vec::new();
     for change in history {
-        let at = change
-            .get("at")
-            .and_then(Node::as_number)
-            .unwrap_or_default();
-        let of = [text(change, &["workload"]), text(change, &["agent"])];
-        let is_named = names.is_empty() || names.iter().any(|name| of.contains(&name.as_str()));
-        if is_named && u128::from(at) >= since_1970.as_millis() {
+        let workload = text(change, &["workload"]);
+        let agent = text(change, &["agent"]);
+        let is_wanted =
+            names.is_empty() || names.iter().any(|name| name == workload || name == agent);
+        if is_wanted && u128::from(millis_of_change(change)) >= since_1970.as_millis() {
             changes.push(change.clone());
         }
     }
@@ -60,11 +61,13 @@ pub(crate) fn past_changes(history: &[Node], since: SystemTime, names: &[String]
 
 /// The time of a change, as UTC.
 pub(crate) fn time_of_change(change: &Node) -> String {
-    let at = change
-        .get("at")
-        .and_then(Node::as_number)
-        .unwrap_or_default();
-    utc_of(at / 1000)
+    utc_of(millis_of_change(change) / 1000)
+}
+
+/// The time of a change, in milliseconds since 1970.
+fn millis_of_change(change: &Node) -> u64 {
+    let at = change.get("at").and_then(Node::as_number);
+    at.unwrap_or_default()
 }
 
 /// Prints the last changes of states that the server keeps.
@@ -115,9 +118,9 @@ pub(crate) fn past(
     output::show(format, &data, &table, TooWide::Whole, None, output)
 }
 
-/// Prints events until enough were printed, for at most the time limit in all; `now` is the time of
-/// each document. With `--reconnect` it goes on when the connection is lost and made again; then it
-/// prints the current state first: that is all that can be known about the time between.
+/// Prints events until their number is reached, a field has its value, or the time limit is over.
+/// `now` is the time of each document. With `--reconnect` it connects again after a lost connection,
+/// and prints the current state first: no more can be known about the time between.
 pub(crate) fn follow(
     arguments: &EventsArguments,
     now: fn() -> SystemTime,
@@ -141,31 +144,37 @@ pub(crate) fn follow(
     let give_up = waiting
         .limit
         .and_then(|limit| link.now().checked_add(limit));
-    let masks: Vec<String> = masks
-        .iter()
-        .chain(until.iter().map(|until| &until.mask))
-        .cloned()
-        .collect();
+    let mut masks = masks.clone();
+    masks.extend(until.iter().map(|until| until.mask.clone()));
     check_masks(&masks)?;
     let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
-    let (mut left, mut is_subscribed, mut is_resumed) = (*count, false, false);
+    let mut left = *count;
+    let mut is_subscribed = false; // On this connection.
+    let mut has_begun = false; // On any connection.
     loop {
-        let incoming = match is_subscribed {
-            true => link.next(give_up),
-            false => link
-                .subscribe(&masks)
-                .map(|state| Some(Incoming::Event(state, AlteredFields::default()))),
+        let incoming = if is_subscribed {
+            link.next(give_up)
+        } else {
+            let subscribed = link.subscribe(&masks);
+            subscribed.map(|state| Some(Incoming::Event(state, AlteredFields::default())))
         };
         match incoming {
             Ok(Some(Incoming::Event(state, altered))) => {
-                let is_met = until.as_ref().is_some_and(|until| until.is_met(&state));
-                // The first one is the current state. The last document always shows what was
-                // waited for.
-                if is_subscribed || is_resumed || *include_current_state || is_met {
+                let is_met = match until {
+                    Some(until) => until.is_met(&state),
+                    None => false,
+                };
+                // The first one is the current state. It is printed on request, or if it has the
+                // value that ends the events.
+                if has_begun || *include_current_state || is_met {
                     output.result(&event_text(now(), &altered, &state, format))?;
                 }
-                left = left.map(|left| left - u64::from(is_subscribed));
-                (is_subscribed, is_resumed) = (true, true);
+                // The current state of a connection does not count as an event.
+                if is_subscribed && let Some(left) = &mut left {
+                    *left -= 1;
+                }
+                is_subscribed = true;
+                has_begun = true;
                 if left == Some(0) || is_met {
                     return Ok(ExitCode::Success);
                 }
@@ -181,7 +190,7 @@ pub(crate) fn follow(
             }
             Err(error)
                 if *reconnect
-                    && is_resumed
+                    && has_begun
                     && error.is_transient()
                     && give_up.is_none_or(|at| link.now() < at) =>
             {
@@ -274,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn json_events_are_one_line_each_with_the_documented_keys_in_order() {
+    fn json_events_are_one_line_each_with_keys_in_order() {
         let steps = vec![
             Step::State(configs("a")),
             event(configs("b"), &["desiredState.configs.k"], &[]),
@@ -319,7 +328,7 @@ completeState:
     }
 
     #[test]
-    fn events_end_when_a_field_has_its_value_even_if_it_had_it_before() {
+    fn events_end_when_a_field_has_its_value_even_at_the_start() {
         let until = |mask: &str, value: &str| Until {
             mask: mask.to_owned(),
             value: value.to_owned(),

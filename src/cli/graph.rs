@@ -6,7 +6,7 @@
 use super::args::{Format, GraphArguments};
 use super::blame::{self, Starts, seconds};
 use super::error::{CliError, Result, meant_or};
-use super::modes::named;
+use super::modes::{NamedMode, named};
 use super::output::{Column, Output, TooWide, View, WARNING, object, one_line, value};
 use super::rows::{self, MASKS};
 use super::session::ServerLink;
@@ -214,7 +214,9 @@ impl Graph {
     fn in_mode(mut self, mode: &str, state: &Node) -> Result<Self> {
         let mut known = BTreeSet::new();
         for part in ["effectiveState", "desiredState"] {
-            known.extend(named(state, part).map(|(_, mode)| mode));
+            for NamedMode { mode, .. } in named(state, part) {
+                known.insert(mode);
+            }
         }
         if !known.contains(mode) {
             let hint = meant_or(mode, known, "'ank mode' lists the modes");

@@ -19,18 +19,18 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The part of the complete state with the modes of the server.
 pub(crate) const PART: &str = "modes";
 
-/// The modes of the server in `state`, a complete state that was read with [`PART`], and which are
-/// known: the current one, the one for failures and those that workloads name, sorted. `None` when
-/// the server has no modes.
+/// Returns the modes of the server and the names of the known ones, from a complete state that was
+/// read with [`PART`]; `None` if the server has no modes. Known are the current mode, the mode for
+/// failures, and those that workloads name. They are sorted.
 pub(crate) fn of_server(state: &Node) -> Option<(&Node, Vec<&str>)> {
-    let modes = state
-        .get(PART)
-        .filter(|modes| modes.get("configItem").is_some())?;
-    let known = modes
-        .get("known")
-        .and_then(Node::as_list)
-        .unwrap_or_default();
-    Some((modes, known.iter().filter_map(Node::as_text).collect()))
+    let modes = state.get(PART)?;
+    modes.get("configItem")?;
+    let listed = modes.get("known").and_then(Node::as_list);
+    let mut known = Vec::new();
+    for mode in listed.unwrap_or_default() {
+        known.extend(mode.as_text());
+    }
+    Some((modes, known))
 }
 
 fn no_modes() -> CliError {
@@ -40,12 +40,21 @@ fn no_modes() -> CliError {
     )
 }
 
-/// The modes in the tags of the workloads in `part` of a complete state, with each workload that
-/// names them.
-pub(crate) fn named<'s>(state: &'s Node, part: &str) -> impl Iterator<Item = (&'s str, &'s str)> {
-    entries(state.at(&[part, "workloads"])).flat_map(|(name, workload)| {
-        mode_names(text(workload, &["tags", MODES_TAG])).map(move |mode| (name, mode))
-    })
+/// A workload and one of the modes in its tags.
+pub(crate) struct NamedMode<'s> {
+    pub(crate) workload: &'s str,
+    pub(crate) mode: &'s str,
+}
+
+/// Returns the modes in the tags of the workloads in `part` of a complete state.
+pub(crate) fn named<'s>(state: &'s Node, part: &str) -> Vec<NamedMode<'s>> {
+    let mut named = Vec::new();
+    for (workload, definition) in entries(state.at(&[part, "workloads"])) {
+        for mode in mode_names(text(definition, &["tags", MODES_TAG])) {
+            named.push(NamedMode { workload, mode });
+        }
+    }
+    named
 }
 
 /// Prints the modes of the server, which one is current, and how many workloads name each.
@@ -59,35 +68,31 @@ pub(crate) fn show(link: &mut dyn ServerLink, format: Format, output: &mut Outpu
             text(modes, &["configItem"])
         ));
     }
-    let count = |mode: &str| {
-        let mut workloads: Vec<&str> = named(&state, "effectiveState")
-            .filter(|(_, named)| *named == mode)
-            .map(|(name, _)| name)
-            .collect();
-        workloads.dedup(); // One that names it twice.
-        workloads.len()
-    };
-    let mut data = modes.clone();
-    let counts = known
-        .iter()
-        .map(|mode| (*mode, Node::Number(count(mode) as u64)));
-    data.as_map_mut()
-        .map(|map| map.insert("workloads", Node::map(counts)));
-    let row = |mode: &&str| {
-        let is_current = if text(modes, &["current"]) == *mode {
-            "yes"
-        } else {
-            ""
-        };
-        vec![
+    // A workload that names a mode twice counts once.
+    let mut workloads: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for NamedMode { workload, mode } in named(&state, "effectiveState") {
+        workloads.entry(mode).or_default().insert(workload);
+    }
+    let current = text(modes, &["current"]);
+    let mut counts = Vec::new();
+    let mut rows = Vec::new();
+    for mode in known {
+        let count = workloads.get(mode).map_or(0, BTreeSet::len);
+        let is_current = if mode == current { "yes" } else { "" };
+        counts.push((mode, Node::Number(count as u64)));
+        rows.push(vec![
             one_line(mode),
             is_current.to_owned(),
-            count(mode).to_string(),
-        ]
-    };
+            count.to_string(),
+        ]);
+    }
+    let mut data = modes.clone();
+    if let Some(data) = data.as_map_mut() {
+        data.insert("workloads", Node::map(counts));
+    }
     let table = Table {
         headings: vec!["MODE", "CURRENT", "WORKLOADS"],
-        rows: known.iter().map(row).collect(),
+        rows,
         least_wanted: &[],
     };
     output::show(format, &data, &table, TooWide::Drop, None, output)
@@ -141,10 +146,10 @@ pub(crate) fn switch(link: &mut dyn ServerLink, mode: &str, may_be_new: bool) ->
     })
 }
 
-/// Leaves the item of the mode out of an update in which it is as it is already, or is to be kept,
-/// so that the update does not overwrite a switch that comes in between. Returns the text of a
-/// switch that must not be. To create or delete the item is none: the server sees to it that no
-/// workload names modes without it.
+/// Leaves the config item of the mode out of an update that does not change it, or must keep it: so
+/// the update does not overwrite a switch that comes in between. Returns an error text if the update
+/// would switch the mode by accident. To create or delete the item is no switch: the server ensures
+/// that no workload names modes without it.
 // [impl->swdd~cli-switches-no-mode-by-accident~1]
 pub(crate) fn leave_out(update: &mut Update, link: &mut dyn ServerLink) -> Result<Option<String>> {
     let Some(keeps) = update.keeps_mode else {
@@ -154,39 +159,60 @@ pub(crate) fn leave_out(update: &mut Update, link: &mut dyn ServerLink) -> Resul
     let Some((modes, _)) = of_server(&state) else {
         return Ok(None);
     };
-    let path = ["desiredState", "configs", text(modes, &["configItem"])];
-    let names = entries(state.at(&path[..2])).chain(entries(update.new_state.at(&path[..2])));
-    let others = names
-        .filter(|(name, _)| *name != path[2])
-        .map(|(name, _)| format!("desiredState.configs.{name}"));
-    let others: Vec<String> = others.collect();
-    let without_item = |mask: &String| match parts(mask)[..] {
-        ["desiredState"] => [&others[..], &["desiredState.workloads".to_owned()]].concat(),
-        ["desiredState", "configs"] => others.clone(),
-        ref place if *place == path => Vec::new(),
-        _ => vec![mask.clone()],
-    };
-    let masks: Vec<String> = update.masks.iter().flat_map(without_item).collect();
-    let (old, new) = (modes.get("current"), update.new_state.at(&path));
-    if !keeps && old != new {
-        let is_switch = old.and(new).is_some() && masks != update.masks;
-        let (old, new) = (text(modes, &["current"]), text(&update.new_state, &path));
-        return Ok(
-            is_switch.then(|| format!("This would switch the mode from '{old}' to '{new}'."))
-        );
+    let configs = ["desiredState", "configs"];
+    let item = text(modes, &["configItem"]);
+    let path = [configs[0], configs[1], item];
+    // First, the masks without the item.
+    let mut others = Vec::new();
+    for part in [state.at(&configs), update.new_state.at(&configs)] {
+        for (name, _) in entries(part) {
+            if name != item {
+                others.push(format!("desiredState.configs.{name}"));
+            }
+        }
     }
+    let mut masks = Vec::new();
+    for mask in &update.masks {
+        let place = parts(mask);
+        if place == path {
+            continue;
+        }
+        if place == configs {
+            masks.extend(others.clone());
+        } else if place == ["desiredState"] {
+            masks.extend(others.clone());
+            masks.push("desiredState.workloads".to_owned());
+        } else {
+            masks.push(mask.clone());
+        }
+    }
+    // Then, whether the update changes the item.
+    let old = modes.get("current");
+    let new = update.new_state.at(&path);
+    if !keeps && old != new {
+        let names_item = masks != update.masks;
+        if !names_item || old.is_none() || new.is_none() {
+            return Ok(None);
+        }
+        let old = text(modes, &["current"]);
+        let new = text(&update.new_state, &path);
+        return Ok(Some(format!(
+            "This would switch the mode from '{old}' to '{new}'."
+        )));
+    }
+    // Finally, the update without the item.
     update.masks = masks;
-    update
-        .new_state
-        .at_mut(&path[..2])
-        .and_then(Node::as_map_mut)
-        .map(|configs| configs.remove(path[2]));
+    if let Some(configs) = update.new_state.at_mut(&configs)
+        && let Some(configs) = configs.as_map_mut()
+    {
+        configs.remove(item);
+    }
     Ok(None)
 }
 
 /// Of more warnings only the number is shown.
 const WARNINGS_SHOWN: usize = 10;
-/// What is read besides the modes for checks: what an update does not send.
+/// The masks that a check reads: an update does not contain these fields.
 const CHECK_MASKS: [&str; 3] = [
     PART,
     "desiredState.workloads.*.tags",
@@ -206,13 +232,7 @@ pub(crate) fn check(
 ) -> Result<()> {
     let sent: TaggedWorkloads<'_> =
         entries(new_state.at(&["desiredState", "workloads"])).collect_entries();
-    let with_tag = |tag| {
-        let tagged = sent
-            .iter()
-            .filter(move |(_, workload)| workload.at(&["tags", tag]).is_some());
-        tagged.map(|(name, _)| *name).collect::<Vec<_>>()
-    };
-    let tagged = with_tag(MODES_TAG);
+    let tagged = with_tag(&sent, MODES_TAG);
     if tagged.is_empty() {
         return Ok(());
     }
@@ -228,16 +248,31 @@ pub(crate) fn check(
     warnings.extend(unmet_needs(&known, &state, &sent));
     let more = warnings.len().saturating_sub(WARNINGS_SHOWN);
     warnings.truncate(WARNINGS_SHOWN);
-    warnings.extend((more > 0).then(|| format!("and {more} more of these")));
-    if let (Some(name), None) = (with_tag(ESSENTIAL_TAG).first(), modes.get("onFailure")) {
+    if more > 0 {
+        warnings.push(format!("and {more} more of these"));
+    }
+    if modes.get("onFailure").is_none()
+        && let Some(name) = with_tag(&sent, ESSENTIAL_TAG).first()
+    {
         warnings.push(format!(
             "the tag 'essential' of workload '{name}' does nothing: this server has no mode for failures"
         ));
     }
-    warnings
-        .iter()
-        .for_each(|warning| output.warn(one_line(warning)));
+    for warning in warnings {
+        output.warn(one_line(&warning));
+    }
     Ok(())
+}
+
+/// Returns the names of the workloads with a tag.
+fn with_tag<'s>(workloads: &TaggedWorkloads<'s>, tag: &str) -> Vec<&'s str> {
+    let mut names = Vec::new();
+    for (name, workload) in workloads {
+        if workload.at(&["tags", tag]).is_some() {
+            names.push(*name);
+        }
+    }
+    names
 }
 
 /// A mode that only one workload names, although it resembles another one, is probably misspelt.
@@ -247,20 +282,21 @@ fn unknown_modes(modes: &Node, known: &[&str], new_state: &Node) -> Vec<String> 
     let item = ["desiredState", "configs", text(modes, &["configItem"])];
     known.extend(new_state.at(&item).and_then(Node::as_text));
     let mut seen = BTreeSet::new();
-    for (_, mode) in named(new_state, "desiredState") {
-        if !seen.insert(mode) {
-            known.insert(mode);
+    let named = named(new_state, "desiredState");
+    for NamedMode { mode, .. } in &named {
+        if !seen.insert(*mode) {
+            known.insert(*mode);
         }
     }
     let mut misspelt = Vec::new();
-    for (name, mode) in named(new_state, "desiredState") {
+    for NamedMode { workload, mode } in named {
         if known.contains(mode) {
             continue;
         }
         let meant = meant(mode, known.iter().copied());
         if !meant.is_empty() {
             misspelt.push(format!(
-                "mode '{mode}' of workload '{name}' is not known{meant}"
+                "mode '{mode}' of workload '{workload}' is not known{meant}"
             ));
         }
     }
@@ -275,17 +311,16 @@ fn modes_of(workload: &Node) -> Option<BTreeSet<&str>> {
         .map(|tag| mode_names(tag).collect_entries())
 }
 
-/// Each sent workload that is in a mode in which a workload that it needs is not, and each other
-/// one that needs a sent one.
+/// Returns a warning for each workload that is in a mode without a workload that it needs, if one of
+/// the two is sent.
 fn unmet_needs(known: &[&str], state: &Node, sent: &TaggedWorkloads<'_>) -> Vec<String> {
     let all: TaggedWorkloads<'_> = entries(state.at(&["desiredState", "workloads"]))
         .chain(sent.clone())
         .collect_entries();
-    let named = all
-        .values()
-        .filter_map(|workload| modes_of(workload))
-        .flatten();
-    let every: BTreeSet<&str> = known.iter().copied().chain(named).collect_entries();
+    let mut every: BTreeSet<&str> = known.iter().copied().collect_entries();
+    for workload in all.values() {
+        every.extend(modes_of(workload).unwrap_or_default());
+    }
     let mut warnings = Vec::new();
     for (name, workload) in &all {
         for (needed, _) in workload.entries("dependencies") {

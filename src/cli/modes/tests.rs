@@ -43,7 +43,7 @@ fn error<T: std::fmt::Debug>(played: Played<T>) -> (String, String) {
 }
 
 #[test]
-fn the_table_has_a_row_for_each_known_mode_and_the_cause_is_a_warning() {
+fn table_has_each_known_mode_and_the_cause_is_a_warning() {
     let show = |format, cause| {
         play(
             None,
@@ -73,7 +73,7 @@ park    yes       1        \n";
 }
 
 #[test]
-fn a_server_without_modes_is_reported_with_the_key_that_it_lacks() {
+fn server_without_modes_is_reported_with_the_missing_key() {
     let expected = (
         "This server has no modes.".into(),
         "set 'mode_config' in ank-server.conf".into(),
@@ -153,7 +153,7 @@ fn a_switch_that_was_accepted_is_reported_first() {
 }
 
 #[test]
-fn who_waits_for_a_switch_is_told_when_the_server_has_switched_meanwhile() {
+fn wait_for_a_switch_reports_a_switch_of_the_server() {
     let steps = [
         Step::State(state(&["A"], &[])),
         Step::Accept(accepted(&["nav.1.A"], &[])),
