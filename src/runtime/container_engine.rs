@@ -44,7 +44,7 @@ pub struct Engine {
     /// Name of its program. Only this room calls it: an agent uses a [`ContainerConnector`], which
     /// records each call and bounds its time.
     pub(crate) program: &'static str,
-    /// Reads what it writes when a call fails.
+    /// Finds the meaning of the output of a failed call.
     pub(crate) read_meaning: ReadMeaning,
     pub(crate) stop: &'static [&'static str],
     /// With the anonymous volumes of the container: nothing else can ever use them, and each start
