@@ -232,7 +232,9 @@ impl Cluster {
             haste: disturbances.haste,
             hasty: fastrand::Rng::with_seed(u64::from(disturbances.haste)),
         };
-        (0..subscribers).for_each(|_| cluster.subscribe());
+        for _ in 0..subscribers {
+            cluster.subscribe();
+        }
         cluster
     }
 
@@ -279,14 +281,11 @@ impl Cluster {
         if server_runs && reached(self.server.as_ref().and_then(ServerLoop::due)) {
             ready.push(Actor::WakeServer);
         }
-        let reads = |(_, subscriber): &(usize, &Subscriber)| subscriber.reads_at <= now;
-        ready.extend(
-            self.subscribers
-                .iter()
-                .enumerate()
-                .filter(reads)
-                .map(|(index, _)| Actor::Subscriber(index)),
-        );
+        for (index, subscriber) in self.subscribers.iter().enumerate() {
+            if subscriber.reads_at <= now {
+                ready.push(Actor::Subscriber(index));
+            }
+        }
         let mut parts = Vec::new();
         for (index, node) in self.nodes.iter_mut().enumerate() {
             if reached(node.engine.due()) {
@@ -295,13 +294,14 @@ impl Cluster {
             if reached(node.start_at) {
                 ready.push(Actor::StartAgent(index));
             }
-            let Some(life) = node
-                .life
-                .as_mut()
-                .filter(|_| node.paused_until.is_none_or(|until| until <= now))
-            else {
+            let Some(life) = &mut node.life else {
                 continue;
             };
+            if let Some(until) = node.paused_until
+                && until > now
+            {
+                continue;
+            }
             node.paused_until = None;
             if reached(node.connect_at) {
                 ready.push(Actor::Connect(index));
@@ -328,12 +328,9 @@ impl Cluster {
     }
 
     fn due(&mut self) -> Option<Instant> {
-        let mut due: Vec<Instant> = self
-            .network
-            .due()
-            .into_iter()
-            .chain(self.start_server_at)
-            .collect();
+        let mut due = Vec::new();
+        due.extend(self.network.due());
+        due.extend(self.start_server_at);
         match self.server_paused_until {
             Some(until) => due.push(until),
             None => {
@@ -341,11 +338,9 @@ impl Cluster {
                 due.extend(self.server.as_ref().and_then(ServerLoop::due));
             }
         }
-        due.extend(
-            self.subscribers
-                .iter()
-                .map(|subscriber| subscriber.reads_at),
-        );
+        for subscriber in &self.subscribers {
+            due.push(subscriber.reads_at);
+        }
         for node in &mut self.nodes {
             due.extend(node.engine.due());
             due.extend(node.start_at);
@@ -353,14 +348,15 @@ impl Cluster {
                 due.push(until);
                 continue;
             }
-            due.extend(node.connect_at.filter(|_| node.life.is_some()));
-            due.extend(node.life.as_mut().map(Life::due));
-            due.extend(
-                node.preparing
-                    .as_ref()
-                    .filter(|_| node.stream.is_some())
-                    .and_then(StagingReports::due),
-            );
+            if let Some(life) = &mut node.life {
+                due.extend(node.connect_at);
+                due.push(life.due());
+            }
+            if node.stream.is_some()
+                && let Some(preparing) = &node.preparing
+            {
+                due.extend(preparing.due());
+            }
         }
         due.into_iter().min()
     }
@@ -376,17 +372,19 @@ impl Cluster {
             Actor::Stream(stream, work) => self.step_stream(stream, work),
             Actor::Subscriber(index) => self.follow(index),
             Actor::Disk => {
-                self.disk
-                    .iter_mut()
-                    .for_each(|disk| disk.step(&mut self.random));
+                if let Some(disk) = &mut self.disk {
+                    disk.step(&mut self.random);
+                }
                 self.violations.extend(self.lost_state());
             }
             Actor::StartServer => self.start_server(),
             Actor::WakeServer => self.server_event(ServerEvent::Due, false, false),
             Actor::Prepared(index) => {
                 let node = &mut self.nodes[index];
-                let report = node.preparing.as_mut().and_then(StagingReports::next);
-                if let (Some(report), Some(stream)) = (report, node.stream) {
+                if let Some(preparing) = &mut node.preparing
+                    && let Some(report) = preparing.next()
+                    && let Some(stream) = node.stream
+                {
                     self.network
                         .send_up(stream, ToServer::Prepared(vec![report]));
                 }
@@ -511,9 +509,9 @@ impl Cluster {
             }
             self.network.send_up(stream, message);
         }
-        asked
-            .into_iter()
-            .for_each(|request| self.nodes[index].requests.note(request));
+        for request in asked {
+            self.nodes[index].requests.note(request);
+        }
     }
 
     fn step_stream(&mut self, stream: StreamId, work: StreamWork) {
@@ -592,9 +590,9 @@ impl Cluster {
                 let node = self.network.node(stream);
                 if self.current_streams.get(&node) == Some(&stream) {
                     self.current_streams.remove(&node);
-                    self.guarded
-                        .iter_mut()
-                        .for_each(|guarded| guarded.disconnected(&self.nodes[node].name));
+                    if let Some(guarded) = &mut self.guarded {
+                        guarded.disconnected(&self.nodes[node].name);
+                    }
                 }
                 self.network.close_server_end(stream);
                 self.send_to_server(PeerEvent::Closed { peer });
@@ -631,9 +629,9 @@ impl Cluster {
             // A removal that was lost with the connection before is not repeated.
             let name = &self.nodes[node].name;
             self.reported.retain(|instance| instance.agent != *name);
-            self.guarded
-                .iter_mut()
-                .for_each(|guarded| guarded.disconnected(&self.nodes[node].name));
+            if let Some(guarded) = &mut self.guarded {
+                guarded.disconnected(&self.nodes[node].name);
+            }
         }
     }
 
@@ -643,9 +641,10 @@ impl Cluster {
         };
         let node = self.network.node(stream);
         // The last reports of one life are unknown to the next one.
-        let is_of_this_life = self.nodes[node]
-            .first_stream
-            .is_some_and(|first| first <= stream);
+        let is_of_this_life = match self.nodes[node].first_stream {
+            Some(first) => first <= stream,
+            None => false,
+        };
         if self.server.is_none()
             || !is_of_this_life
             || self.current_streams.get(&node) != Some(&stream)
@@ -662,13 +661,12 @@ impl Cluster {
     }
 
     fn send_to_server(&mut self, event: PeerEvent) {
-        let message = if let PeerEvent::Message { message, .. } = &event {
-            Some(message)
-        } else {
-            None
-        };
-        let is_request = matches!(message, Some(ToServer::Request(_)));
-        let may_switch = matches!(message, Some(ToServer::WorkloadStates(_)));
+        let mut is_request = false;
+        let mut may_switch = false;
+        if let PeerEvent::Message { message, .. } = &event {
+            is_request = matches!(message, ToServer::Request(_));
+            may_switch = matches!(message, ToServer::WorkloadStates(_));
+        }
         self.server_event(ServerEvent::Peer(event), is_request, may_switch);
     }
 
@@ -687,10 +685,9 @@ impl Cluster {
             let known = guarded.updates().clone();
             self.violations
                 .extend(guarded.check(before, is_request, server));
-            guarded
-                .news(&known)
-                .into_iter()
-                .for_each(|line| self.trace.line(|| format!("server: {line}")));
+            for line in guarded.news(&known) {
+                self.trace.line(|| format!("server: {line}"));
+            }
         }
         if may_switch {
             if mode(server) != was {
@@ -702,7 +699,7 @@ impl Cluster {
                     .note(was.as_deref(), mode(server).as_deref()),
             );
         }
-        if let Some(before) = before.filter(|_| !is_request) {
+        if !is_request && let Some(before) = before {
             // An update was switched or rolled back, or the mode was switched.
             self.expectations.note_ended(&before, server);
         }
@@ -726,8 +723,9 @@ impl Cluster {
             (Some(node), Some(server)) => {
                 let node = &mut self.nodes[node];
                 let allowed = self.expectations.may_request(server, &node.name, request);
-                if let Some(allowed) =
-                    allowed.filter(|_| node.stream.is_some_and(|stream| stream.0 == peer.0))
+                if let Some(allowed) = allowed
+                    && let Some(stream) = node.stream
+                    && stream.0 == peer.0
                 {
                     node.requests.decided(&request.id, allowed);
                 }
@@ -757,11 +755,10 @@ impl Cluster {
             self.own_switches.client_wrote();
         }
         let before = self.server.as_ref().map(Before::of);
-        let to_restart = self
-            .server
-            .as_ref()
-            .map(|server| to_restart(&request.content, server))
-            .unwrap_or_default();
+        let to_restart = match &self.server {
+            Some(server) => to_restart(&request.content, server),
+            None => BTreeSet::new(),
+        };
         self.send_to_server(PeerEvent::Message {
             peer,
             message,
@@ -778,9 +775,9 @@ impl Cluster {
     /// Lets a commander connect, request a change of the state and disconnect. Returns the error if
     /// it is refused; `None` without a server.
     pub(crate) fn ask(&mut self, content: RequestContent) -> Option<Result<(), String>> {
-        self.server
-            .as_ref()
-            .filter(|_| self.server_paused_until.is_none())?;
+        if self.server.is_none() || self.server_paused_until.is_some() {
+            return None;
+        }
         self.commanders += 1;
         let peer = PeerId(self.commanders);
         let (outbox, reader) = outbox();
@@ -948,7 +945,9 @@ impl Cluster {
         self.expectations.server_killed();
         self.manifest = server.view().desired.clone();
         drop(server);
-        self.disk.iter_mut().for_each(Disk::killed);
+        if let Some(disk) = &mut self.disk {
+            disk.killed();
+        }
         self.reported.clear();
         self.current_streams.clear();
         self.network.server_dies();
@@ -958,10 +957,11 @@ impl Cluster {
 
     /// Makes the newest state on the disk of the server unreadable, while that is not running.
     pub(crate) fn damage_disk(&mut self) {
-        self.disk
-            .iter_mut()
-            .filter(|_| self.server.is_none())
-            .for_each(Disk::damage);
+        if self.server.is_none()
+            && let Some(disk) = &mut self.disk
+        {
+            disk.damage();
+        }
     }
 
     fn start_server(&mut self) {
@@ -982,12 +982,14 @@ impl Cluster {
             }
         }
         self.violations.extend(not_in_force(&server));
-        self.guarded
-            .iter_mut()
-            .for_each(|guarded| guarded.restarted(&server));
+        if let Some(guarded) = &mut self.guarded {
+            guarded.restarted(&server);
+        }
         self.server = Some(server);
         let subscribers = std::mem::take(&mut self.subscribers).len();
-        (0..subscribers).for_each(|_| self.subscribe());
+        for _ in 0..subscribers {
+            self.subscribe();
+        }
     }
 
     /// Stops the process of an agent for a while. The server drops its connection when that takes
@@ -1000,7 +1002,9 @@ impl Cluster {
         self.trace
             .line(|| format!("{}: paused for {until:?}", node.name));
         node.paused_until = Some(self.clock.now() + until);
-        if let Some(stream) = node.stream.filter(|_| until > PAUSE_UNNOTICED) {
+        if until > PAUSE_UNNOTICED
+            && let Some(stream) = node.stream
+        {
             self.network.cut(stream);
         }
     }
@@ -1065,12 +1069,14 @@ impl Cluster {
 
     /// Ends all disturbances.
     pub(crate) fn calm_down(&mut self) {
-        self.nodes
-            .iter_mut()
-            .for_each(|node| node.paused_until = None);
+        for node in &mut self.nodes {
+            node.paused_until = None;
+        }
         self.server_paused_until = None;
         self.trace.line(|| "nothing disturbs any more".to_owned());
         self.network.calm_down();
-        self.nodes.iter().for_each(|node| node.engine.calm_down());
+        for node in &self.nodes {
+            node.engine.calm_down();
+        }
     }
 }

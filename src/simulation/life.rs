@@ -55,29 +55,33 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
+    /// Takes in new control loops and calls, and returns all.
     fn all(&mut self) -> &mut Vec<Task> {
-        self.tasks.extend(
-            self.loops
-                .try_iter()
-                .map(|(workload, control_loop)| Task::new(&workload, control_loop)),
-        );
-        self.tasks.extend(self.calls.try_iter().map(Task::call));
+        for (workload, control_loop) in self.loops.try_iter() {
+            self.tasks.push(Task::new(&workload, control_loop));
+        }
+        for call in self.calls.try_iter() {
+            self.tasks.push(Task::call(call));
+        }
         &mut self.tasks
     }
 
-    /// Indexes of those that can go on now.
+    /// The indexes of the tasks that can continue now.
     fn ready(&mut self, now: Instant) -> Vec<usize> {
-        let tasks = self.all().iter_mut().enumerate();
-        tasks
-            .filter_map(|(index, task)| task.is_ready(now).then_some(index))
-            .collect()
+        let mut ready = Vec::new();
+        for (index, task) in self.all().iter_mut().enumerate() {
+            if task.is_ready(now) {
+                ready.push(index);
+            }
+        }
+        ready
     }
 
     fn due(&mut self) -> Option<Instant> {
         self.all().iter().filter_map(Task::due).min()
     }
 
-    /// Lets one go on; returns its workload.
+    /// Lets a task continue. Returns its workload.
     fn step(&mut self, index: usize) -> String {
         let task = &mut self.tasks[index];
         let workload = task.workload.clone();
@@ -123,18 +127,22 @@ struct SimChecker {
 
 impl SimChecker {
     fn due(&self) -> Option<Instant> {
-        let listed = self.listing.get().and_then(|call| self.engine.due_of(call));
-        self.checker
-            .next_listing_at()
-            .into_iter()
-            .chain(listed)
-            .min()
+        let mut due = Vec::new();
+        due.extend(self.checker.next_listing_at());
+        if let Some(call) = self.listing.get() {
+            due.extend(self.engine.due_of(call));
+        }
+        due.into_iter().min()
     }
 
     fn is_ready(&self, now: Instant) -> bool {
-        !self.commands.is_empty()
-            || self.engine.has_exits(&self.caller)
-            || self.due().is_some_and(|at| at <= now)
+        if !self.commands.is_empty() || self.engine.has_exits(&self.caller) {
+            return true;
+        }
+        match self.due() {
+            Some(due) => due <= now,
+            None => false,
+        }
     }
 
     fn step(&mut self) {
@@ -202,7 +210,7 @@ pub(crate) struct Life {
     tasks: Rc<RefCell<Tasks>>,
     pub events: Receiver<SchedulerEvent>,
     pub inbox: Sender<SchedulerEvent>,
-    /// What control loops say, before it goes into the inbox.
+    /// Events of control loops, before they go into the inbox.
     events_out: Receiver<SchedulerEvent>,
     /// Statuses sent while the scheduler handled an event.
     events_meanwhile: Rc<RefCell<Vec<SchedulerEvent>>>,
@@ -374,30 +382,36 @@ impl Life {
         if !self.events.is_empty() || self.manager.due() <= now {
             ready.push(Part::Scheduler);
         }
-        if self.probes.due().is_some_and(|due| due <= now) {
+        if let Some(due) = self.probes.due()
+            && due <= now
+        {
             ready.push(Part::Probes);
         }
-        let checkers = self
-            .checkers
-            .iter()
-            .enumerate()
-            .filter(|(_, checker)| checker.is_ready(now));
-        ready.extend(checkers.map(|(index, _)| Part::Checker(index)));
-        let tasks = self.tasks.borrow_mut().ready(now);
-        ready.extend(tasks.into_iter().map(Part::Loop));
+        for (index, checker) in self.checkers.iter().enumerate() {
+            if checker.is_ready(now) {
+                ready.push(Part::Checker(index));
+            }
+        }
+        for index in self.tasks.borrow_mut().ready(now) {
+            ready.push(Part::Loop(index));
+        }
     }
 
-    /// When something happens without anybody asking for it.
+    /// The time at which a part continues without an event.
     pub(crate) fn due(&mut self) -> Instant {
-        let checkers = self.checkers.iter().filter_map(SimChecker::due).min();
-        let manager = self.manager.due();
-        checkers
-            .into_iter()
-            .chain(self.tasks.borrow_mut().due())
-            .chain(self.probes.due())
-            .chain([manager])
-            .min()
-            .unwrap_or(manager)
+        let mut earliest = self.manager.due();
+        for checker in &self.checkers {
+            if let Some(due) = checker.due() {
+                earliest = earliest.min(due);
+            }
+        }
+        if let Some(due) = self.tasks.borrow_mut().due() {
+            earliest = earliest.min(due);
+        }
+        if let Some(due) = self.probes.due() {
+            earliest = earliest.min(due);
+        }
+        earliest
     }
 
     /// Lets a control loop continue. Returns its workload and its events for the scheduler.

@@ -13,9 +13,8 @@ use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::{InstanceName, Name};
 use ankaios_model::reason::Reason;
-use ankaios_model::workload::{AddCondition, RestartPolicy, Workload};
+use ankaios_model::workload::{AddCondition, RestartPolicy};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 type States = BTreeMap<InstanceName, ExecutionState>;
 type Effective = BTreeMap<Name, AddedWorkload>;
@@ -61,24 +60,30 @@ pub(crate) fn unsettled(cluster: &mut Cluster) -> Option<String> {
         ));
     }
     let nodes = &cluster.nodes;
-    states_of_the_gone(nodes, &effective, &states)
-        .or_else(|| {
-            effective
-                .values()
-                .find_map(|added| workload(nodes, added, &effective, &states))
-        })
-        .or_else(|| {
-            nodes
-                .iter()
-                .find_map(|node| unwanted_container(nodes, node, &effective, &states, &pending))
-        })
-        .or_else(|| nodes.iter().find_map(|node| agents_view(node, &states)))
-        .or_else(|| {
-            cluster
-                .nodes
-                .iter_mut()
-                .find_map(|node| too_many_loops(node, &effective, &pending))
-        })
+    if let Some(wrong) = states_of_the_gone(nodes, &effective, &states) {
+        return Some(wrong);
+    }
+    for added in effective.values() {
+        if let Some(wrong) = workload(nodes, added, &effective, &states) {
+            return Some(wrong);
+        }
+    }
+    for node in nodes {
+        if let Some(wrong) = unwanted_container(nodes, node, &effective, &states, &pending) {
+            return Some(wrong);
+        }
+    }
+    for node in nodes {
+        if let Some(wrong) = agents_view(node, &states) {
+            return Some(wrong);
+        }
+    }
+    for node in &mut cluster.nodes {
+        if let Some(wrong) = too_many_loops(node, &effective, &pending) {
+            return Some(wrong);
+        }
+    }
+    None
 }
 
 /// Returns whether an instance continues to exist because others need it, by the messages to its
@@ -109,32 +114,42 @@ fn waits_behind<'s>(
     let Some(conditions) = node.expectations.delete_conditions.get(&instance.workload) else {
         return false;
     };
-    states
-        .get(instance)
-        .is_some_and(|state| state.phase == Phase::StoppingWaitingToStop)
-        && conditions.iter().any(|(name, condition)| {
-            // One that waits for others itself, or for its `gone` condition, keeps what it needs
-            // until then.
-            let mut stopping = states.iter().filter(|(other, state)| {
-                *other.workload == **name
-                    && state.phase.state() == "Stopping"
-                    && !state.fulfils_delete(*condition)
-            });
-            if stopping.any(|(other, _)| waits_behind(nodes, other, effective, states, seen)) {
+    let Some(state) = states.get(instance) else {
+        return false;
+    };
+    if state.phase != Phase::StoppingWaitingToStop {
+        return false;
+    }
+    for (dependent, condition) in conditions {
+        // A dependent that waits for others itself, or for its `gone` condition, keeps its
+        // dependencies until then.
+        for (other, state) in states {
+            if *other.workload == **dependent
+                && state.phase.state() == "Stopping"
+                && !state.fulfils_delete(*condition)
+                && waits_behind(nodes, other, effective, states, seen)
+            {
                 return true;
             }
-            let needed = &*instance.workload;
-            let dependent = effective.get(name.as_str()).map(|added| &added.workload);
-            let needs_it =
-                |it: &Arc<Workload>| it.dependencies.get(needed) == Some(&AddCondition::Running);
-            if !dependent.is_some_and(needs_it) {
-                return false;
+        }
+        let Some(desired) = effective.get(dependent.as_str()) else {
+            continue;
+        };
+        let needs = desired.workload.dependencies.get(&*instance.workload);
+        if needs != Some(&AddCondition::Running) {
+            continue;
+        }
+        // A desired dependent that is not stopping keeps it as well.
+        for (other, state) in states {
+            if *other.workload == **dependent
+                && state.phase.state() != "Stopping"
+                && !state.phase.fulfils_delete(*condition)
+            {
+                return true;
             }
-            let mut of_dependent = states.iter().filter(|(other, _)| *other.workload == **name);
-            !of_dependent.all(|(_, state)| {
-                state.phase.state() == "Stopping" || state.phase.fulfils_delete(*condition)
-            })
-        })
+        }
+    }
+    false
 }
 
 fn states_of_the_gone(nodes: &[SimNode], effective: &Effective, states: &States) -> Option<String> {
@@ -171,27 +186,27 @@ fn workload(
     states: &States,
 ) -> Option<String> {
     let AddedWorkload { instance, workload } = added;
-    let wrong = |why: &str| {
-        Some(format!(
-            "'{instance}' ({}): {why}",
-            &*workload.runtime_config
-        ))
-    };
+    let config = &*workload.runtime_config;
     let Some(state) = states.get(instance) else {
-        return wrong("the server shows no state");
+        return Some(format!(
+            "'{instance}' ({config}): the server shows no state"
+        ));
     };
     let phase = state.phase;
     if waits_to_stop(nodes, instance, effective, states) {
         return None;
     }
-    let of_same_name = states
-        .keys()
-        .filter(|other| other.workload == instance.workload && *other != instance);
-    let mut blocked = of_same_name.filter(|other| other.agent == instance.agent);
-    if matches!(phase, Phase::PendingInitial | Phase::PendingWaitingToStart)
-        && blocked.any(|other| waits_to_stop(nodes, other, effective, states))
-    {
-        return None;
+    // An instance starts when the earlier ones on its agent have ended.
+    if matches!(phase, Phase::PendingInitial | Phase::PendingWaitingToStart) {
+        for other in states.keys() {
+            if other.workload == instance.workload
+                && other.agent == instance.agent
+                && other != instance
+                && waits_to_stop(nodes, other, effective, states)
+            {
+                return None;
+            }
+        }
     }
     let Some(node) = nodes.iter().find(|node| node.name == instance.agent) else {
         let expected = if instance.agent.is_empty() {
@@ -199,87 +214,111 @@ fn workload(
         } else {
             Phase::PendingInitial
         };
-        return if phase == expected {
-            None
-        } else {
-            wrong(&format!("is {state} without agent"))
-        };
+        if phase == expected {
+            return None;
+        }
+        return Some(format!("'{instance}' ({config}): is {state} without agent"));
     };
     if let Some(ended) = outlived(added, states)
         && phase == Phase::Running
     {
-        return wrong(&format!("runs although '{ended}' has ended"));
+        return Some(format!(
+            "'{instance}' ({config}): runs although '{ended}' has ended"
+        ));
     }
     let found = node.engine.containers();
-    let policy = workload.restart_policy;
-    let config = &*workload.runtime_config;
-    let there = container(node, &found, added);
-    // No deadline ends what an earlier life of the agent started.
-    let is_taken_over = |found: &Container| {
-        node.life
-            .as_ref()
-            .is_some_and(|life| found.is_of_another_life(life.number))
+    let found = container(node, &found, added);
+    let is_right = match found {
+        Some(found) => is_state_of(node, found, added, state, states),
+        None => is_state_without_container(node, added, phase, states),
     };
-    // A workload that does not respond has failed, even if it has just ended with success and its
-    // engine had not reported that in time.
-    let was_given_up = |found: &Container| {
-        let by_check = phase == Phase::FailedExecFailed && state.reason == Reason::Alive;
-        by_check
-            && node
-                .life
-                .as_ref()
-                .is_some_and(|life| found.was_stopped_by(life.number))
-    };
-    let right = match there.map(Container::phase) {
-        Some(Phase::Running) if config.contains("/never") => {
-            phase == Phase::PendingStarting && there.is_some_and(is_taken_over)
+    if is_right {
+        return None;
+    }
+    Some(format!(
+        "'{instance}' ({config}): is {state} while there is {found:?}"
+    ))
+}
+
+/// Returns whether a state is right for a workload with this container.
+fn is_state_of(
+    node: &SimNode,
+    found: &Container,
+    added: &AddedWorkload,
+    state: &ExecutionState,
+    states: &States,
+) -> bool {
+    let phase = state.phase;
+    let policy = added.workload.restart_policy;
+    let config = &*added.workload.runtime_config;
+    match found.phase() {
+        // No deadline ends a container that an earlier life of the agent started.
+        Phase::Running if config.contains("/never") => {
+            let is_of_earlier_life = match &node.life {
+                Some(life) => found.is_of_another_life(life.number),
+                None => false,
+            };
+            phase == Phase::PendingStarting && is_of_earlier_life
         }
-        Some(Phase::Running) => phase == Phase::Running,
+        Phase::Running => phase == Phase::Running,
         // One of an earlier life is kept until it may be started again.
-        Some(Phase::Succeeded) if phase == Phase::PendingWaitingToStart => {
-            !may_start(added, states)
-        }
-        Some(Phase::Succeeded) if there.is_some_and(was_given_up) => policy == RestartPolicy::Never,
-        Some(Phase::Succeeded) => phase == Phase::Succeeded && policy != RestartPolicy::Always,
-        Some(Phase::FailedExecFailed) => {
+        Phase::Succeeded if phase == Phase::PendingWaitingToStart => !may_start(added, states),
+        // A workload that does not respond has failed, even if it has just ended with success and
+        // its engine had not reported that in time.
+        Phase::Succeeded if was_given_up(node, found, state) => policy == RestartPolicy::Never,
+        Phase::Succeeded => phase == Phase::Succeeded && policy != RestartPolicy::Always,
+        Phase::FailedExecFailed => {
             phase == Phase::FailedExecFailed
                 && (policy == RestartPolicy::Never || config.contains("maxRestarts"))
         }
         // It is only prepared.
-        Some(Phase::PendingStarting) => {
+        Phase::PendingStarting => {
             phase == Phase::PendingWaitingToStart && !may_start(added, states)
         }
-        Some(_) => false,
-        None => match phase {
-            Phase::PendingWaitingToStart => {
-                !may_start(added, states) || config.contains("activation")
-            }
-            // It was stopped and removed because its checks failed, and is not to be started again.
-            Phase::FailedExecFailed => {
-                let stays = policy == RestartPolicy::Never || config.contains("maxRestarts");
-                config.contains("/never")
-                    || (config.contains("alive") && policy == RestartPolicy::Never)
-                    || (stays && node.engine.is_removed_by_hand(instance))
-            }
-            Phase::PendingStartingFailed => {
-                workload.runtime_config.starts_with("bad")
-                    || !RUNTIMES.contains(&&*workload.runtime)
-            }
-            Phase::FailedLost => node.engine.is_removed_by_hand(instance) || removes_itself(config),
-            // It was seen to end before it was removed by hand.
-            Phase::Succeeded => {
-                node.engine.is_removed_by_hand(instance) && policy != RestartPolicy::Always
-            }
-            _ => false,
-        },
-    };
-    if right {
-        return None;
+        _ => false,
     }
-    wrong(&format!(
-        "is {state} while there is {:?}",
-        container(node, &found, added)
-    ))
+}
+
+/// Returns whether the running agent has stopped the container because a check failed.
+fn was_given_up(node: &SimNode, found: &Container, state: &ExecutionState) -> bool {
+    if state.phase != Phase::FailedExecFailed || state.reason != Reason::Alive {
+        return false;
+    }
+    match &node.life {
+        Some(life) => found.was_stopped_by(life.number),
+        None => false,
+    }
+}
+
+/// Returns whether a phase is right for a workload without container.
+fn is_state_without_container(
+    node: &SimNode,
+    added: &AddedWorkload,
+    phase: Phase,
+    states: &States,
+) -> bool {
+    let AddedWorkload { instance, workload } = added;
+    let policy = workload.restart_policy;
+    let config = &*workload.runtime_config;
+    match phase {
+        Phase::PendingWaitingToStart => !may_start(added, states) || config.contains("activation"),
+        // It was stopped and removed because its checks failed, and must not be started again.
+        Phase::FailedExecFailed => {
+            let stays = policy == RestartPolicy::Never || config.contains("maxRestarts");
+            config.contains("/never")
+                || (config.contains("alive") && policy == RestartPolicy::Never)
+                || (stays && node.engine.is_removed_by_hand(instance))
+        }
+        Phase::PendingStartingFailed => {
+            config.starts_with("bad") || !RUNTIMES.contains(&&*workload.runtime)
+        }
+        Phase::FailedLost => node.engine.is_removed_by_hand(instance) || removes_itself(config),
+        // It was seen to end before it was removed by hand.
+        Phase::Succeeded => {
+            node.engine.is_removed_by_hand(instance) && policy != RestartPolicy::Always
+        }
+        _ => false,
+    }
 }
 
 /// A dependency that has ended, and with which the workload is restarted.
@@ -288,15 +327,16 @@ fn outlived<'a>(added: &'a AddedWorkload, states: &States) -> Option<&'a str> {
         return None;
     }
     for (name, condition) in &added.workload.dependencies {
-        let mut of_name = states
-            .iter()
-            .filter(|(instance, _)| *instance.workload == **name)
-            .peekable();
-        let is_known = of_name.peek().is_some();
-        if *condition == AddCondition::Running
-            && is_known
-            && of_name.all(|(_, state)| has_ended(state))
-        {
+        if *condition != AddCondition::Running {
+            continue;
+        }
+        let mut of_name = Vec::new();
+        for (instance, state) in states {
+            if *instance.workload == **name {
+                of_name.push(state);
+            }
+        }
+        if !of_name.is_empty() && of_name.into_iter().all(has_ended) {
             return Some(name);
         }
     }
@@ -352,33 +392,30 @@ fn agents_view(node: &SimNode, states: &States) -> Option<String> {
         .known_states()
         .map(|(instance, state)| (instance.clone(), state.clone()))
         .collect();
-    let is_sent = |phase| !matches!(phase, Phase::PendingInitial | Phase::NotScheduled);
-    let is_known = |instance: &InstanceName, state: &ExecutionState| {
-        let own = instance.agent == node.name;
-        known.get(instance)
-            == Some(&if own {
-                state.clone()
-            } else {
-                state.without_text()
-            })
-    };
-    let missing = states
-        .iter()
-        .find(|(instance, state)| is_sent(state.phase) && !is_known(instance, state));
-    if let Some((instance, state)) = missing {
-        let own = known
-            .get(instance)
-            .map(ToString::to_string)
-            .unwrap_or_default();
-        return Some(format!(
-            "agent {} knows '{instance}' as '{own}', the server as '{state}'",
-            node.name
-        ));
+    let name = &node.name;
+    for (instance, state) in states {
+        if matches!(state.phase, Phase::PendingInitial | Phase::NotScheduled) {
+            continue;
+        }
+        let expected = if instance.agent == *name {
+            state.clone()
+        } else {
+            state.without_text()
+        };
+        let own = known.get(instance);
+        if own != Some(&expected) {
+            let own = own.map(ToString::to_string).unwrap_or_default();
+            return Some(format!(
+                "agent {name} knows '{instance}' as '{own}', the server as '{state}'"
+            ));
+        }
     }
-    let more = known
-        .iter()
-        .find(|(instance, _)| !states.contains_key(instance));
-    more.map(|(instance, state)| format!("agent {} still knows '{instance}' as {state}", node.name))
+    for (instance, state) in known {
+        if !states.contains_key(&instance) {
+            return Some(format!("agent {name} still knows '{instance}' as {state}"));
+        }
+    }
+    None
 }
 
 /// Returns the difference if an agent has more control loops than workloads. A `pending` workload has
