@@ -179,7 +179,7 @@ impl Unplain {
 const UNPLAIN_LEFT: [Unplain; 11] = [
     Unplain::left("agent", 0, 0, 0),
     Unplain::left("bin", 0, 0, 0),
-    Unplain::left("cli", 9, 37, 79),
+    Unplain::left("cli", 9, 37, 72),
     Unplain::left("fakes", 0, 0, 0),
     Unplain::left("model", 0, 0, 0),
     Unplain::left("platform", 0, 0, 0),
