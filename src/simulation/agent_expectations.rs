@@ -18,6 +18,7 @@ use ankaios_model::workload::{AddCondition, DeleteCondition, Workload};
 use ankaios_runtime::ListedContainer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The largest exit code of a process.
 const EXIT_CODE_LAST: i64 = 255;
@@ -32,6 +33,9 @@ struct SentInstance {
     may_start: bool,
     /// It is restarted with its dependencies, and one of them has ended since they were met.
     is_withdrawn: bool,
+    /// When the permission to start was withdrawn. Its control loop may have begun to start it
+    /// before, and goes on at that instant.
+    withdrawn_at: Option<Instant>,
     is_current: bool,
     /// The event that is being handled ends it. Until its deletes are done, it may still start.
     ends: bool,
@@ -431,20 +435,26 @@ impl AgentExpectations {
             added,
             may_start: false,
             is_withdrawn: false,
+            withdrawn_at: None,
             is_current: true,
             ends: false,
         });
     }
 
     /// Takes the end of an event.
-    pub(crate) fn after(&mut self, manager: &Scheduler<ManualClock>, engine: &SimEngine) {
+    pub(crate) fn after(
+        &mut self,
+        manager: &Scheduler<ManualClock>,
+        engine: &SimEngine,
+        now: Instant,
+    ) {
         self.note_allowed(manager, engine, None);
         for sent in &mut self.instances {
             if sent.ends {
                 sent.is_current = false;
             }
         }
-        self.withdraw(manager);
+        self.withdraw(manager, now);
         if !manager.awaits_listings() {
             self.listed.clear();
         }
@@ -452,7 +462,7 @@ impl AgentExpectations {
 
     /// Notes which workloads that are restarted with their dependencies must not be started before
     /// these are met again.
-    fn withdraw(&mut self, manager: &Scheduler<ManualClock>) {
+    fn withdraw(&mut self, manager: &Scheduler<ManualClock>, now: Instant) {
         let known = Known {
             agent: &self.agent,
             manager,
@@ -466,6 +476,9 @@ impl AgentExpectations {
             }
             for (name, condition) in &workload.dependencies {
                 if *condition == AddCondition::Running && known.has_ended(name) {
+                    if sent.may_start {
+                        sent.withdrawn_at = Some(now);
+                    }
                     sent.may_start = false;
                     sent.is_withdrawn = true;
                 }
@@ -635,6 +648,7 @@ impl AgentExpectations {
         &mut self,
         instance: &InstanceName,
         workload: &Arc<Workload>,
+        now: Instant,
     ) -> Option<String> {
         let started = AddedWorkload {
             instance: instance.clone(),
@@ -646,7 +660,7 @@ impl AgentExpectations {
         for sent in &self.instances {
             if sent.added == started {
                 is_current |= sent.is_current;
-                may_start |= sent.may_start;
+                may_start |= sent.may_start || sent.withdrawn_at == Some(now);
             }
         }
         // The new version replaces an instance that did not exist, or not any more.
@@ -712,6 +726,7 @@ mod tests {
     use super::*;
     use ankaios_model::messages::DeletedWorkload;
     use ankaios_model::prepare_level::PrepareLevel;
+    use ankaios_platform::clock::Clock;
     use ankaios_runtime::ContainerId;
     use std::path::Path;
 
@@ -719,6 +734,7 @@ mod tests {
     struct CheckedAgent {
         life: Life,
         engine: SimEngine,
+        clock: ManualClock,
         expectations: AgentExpectations,
     }
 
@@ -752,6 +768,7 @@ mod tests {
             let mut checked = Self {
                 life,
                 engine,
+                clock,
                 expectations: AgentExpectations::new("A".into()),
             };
             let user = InstanceName::with_id("user", "id", "B");
@@ -766,7 +783,8 @@ mod tests {
             self.expectations
                 .before(Some(&event), &self.life.manager, &self.engine);
             self.life.manager.on_event(event);
-            self.expectations.after(&self.life.manager, &self.engine);
+            self.expectations
+                .after(&self.life.manager, &self.engine, self.clock.now());
         }
 
         fn plan(&mut self, added: &[&AddedWorkload], deleted: &[(&AddedWorkload, &[&str])]) {
@@ -792,7 +810,7 @@ mod tests {
 
         fn may_start(&mut self, added: &AddedWorkload) -> bool {
             self.expectations
-                .check_start(&added.instance, &added.workload)
+                .check_start(&added.instance, &added.workload, self.clock.now())
                 .is_none()
         }
     }

@@ -390,13 +390,14 @@ impl Cluster {
                 }
             }
         }
+        let now = self.clock.now();
         for node in &mut self.nodes {
             self.violations.extend(node.engine.take_violations());
             let number = node.life.as_ref().map(|life| life.number);
             for (life, instance, workload) in node.engine.take_started() {
                 if number == Some(life) {
                     self.violations
-                        .extend(node.expectations.check_start(&instance, &workload));
+                        .extend(node.expectations.check_start(&instance, &workload, now));
                 }
             }
             for (caller, instance) in node.engine.take_stopped() {
@@ -444,7 +445,8 @@ impl Cluster {
                         ));
                     }
                 }
-                node.expectations.after(&life.manager, &node.engine);
+                node.expectations
+                    .after(&life.manager, &node.engine, self.clock.now());
                 let events = life.take_events();
                 self.pass_on(index, events);
             }

@@ -366,7 +366,8 @@ fn client_that_never_reads_costs_bounded_memory() {
             .config(&lines)]));
     }
     cluster.run(&[workload("w", "run")]);
-    let grown = memory_peak_kib(server) - before;
+    // The kernel sums its counters up only roughly, so that a peak may be read lower later.
+    let grown = memory_peak_kib(server).saturating_sub(before);
     assert!(grown < 64 * 1024, "the server grew by {grown} KiB");
     wait_until(
         "the server gives up the connection of who takes nothing",
