@@ -166,6 +166,26 @@ fn stop_names_what_must_end_first() {
     assert_eq!(rig.plan(), plan("", "db web"));
 }
 
+#[test]
+fn stop_with_many_dependents_names_a_few_of_them() {
+    let mut rig = Rig::new();
+    let mut workloads = String::new();
+    let mut masks = Vec::new();
+    for number in 0..50 {
+        workloads.push_str(&format!(
+            "d{number:02}: {{agent: A, runtime: podman, runtimeConfig: x, dependencies: {{db: ADD_COND_RUNNING}}}}, "
+        ));
+        masks.push(format!("desiredState.workloads.d{number:02}"));
+    }
+    let update = format!("{{desiredState: {{workloads: {{{workloads}}}}}}}");
+    let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
+    rig.cluster.update(&update, &masks).unwrap();
+    rig.plan();
+    let reason = "51 other workloads must end before these can, such as 'd00', 'd01', 'd02', 'd03', 'd04', 'd05', \
+                  'd06', 'd07', 'd08', 'd09'; stop them together ('ank graph' shows what needs what)";
+    assert_eq!(rig.stop(&["db"]), refused(reason));
+}
+
 /// A dependent of the follower does not keep the dependency running either.
 #[test]
 fn dependent_that_follows_need_not_be_stopped_as_well() {

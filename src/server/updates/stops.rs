@@ -18,8 +18,8 @@ use ankaios_model::names::{Name, excerpt};
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-/// Names in the warning about stopped workloads; of more only the number is given.
-const NAMES_IN_WARNING: usize = 10;
+/// Names of workloads in one text; of more only the number is given.
+const NAMES_IN_TEXT: usize = 10;
 
 impl Updates {
     /// Checks a request. Returns the workloads that are stopped after it. A name that it both
@@ -90,6 +90,15 @@ impl Updates {
             return Ok(());
         }
         let named: Vec<&str> = new.iter().map(|name| &**name).collect();
+        if named.len() + left.len() > NAMES_IN_TEXT {
+            // A manifest decides how many there are.
+            let first = &left[..left.len().min(NAMES_IN_TEXT)];
+            return Err(UpdateError::Other(format!(
+                "{} other workloads must end before these can, such as '{}'; stop them together ('ank graph' shows what needs what)",
+                left.len(),
+                first.join("', '")
+            )));
+        }
         Err(UpdateError::Other(format!(
             "'{}' must end before '{}' can; stop them together: 'ank stop {} {}'",
             left.join("', '"),
@@ -184,7 +193,7 @@ impl Updates {
     /// if none is stopped.
     pub(crate) fn stop_warning(&self, is_stored: bool) -> Option<String> {
         let names: Vec<&str> = self.workloads.stopped.iter().map(|name| &**name).collect();
-        let (first, rest) = names.split_at(names.len().min(NAMES_IN_WARNING));
+        let (first, rest) = names.split_at(names.len().min(NAMES_IN_TEXT));
         let listed = first.join("', '");
         let arguments = first.join(" ");
         let mut text = match (first.len(), rest.len()) {
