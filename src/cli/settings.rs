@@ -137,36 +137,47 @@ fn contexts(file: &ConfigFile) -> Result<Vec<String>, ConfigError> {
     Ok(contexts.into_keys().collect())
 }
 
+/// Time to wait for a response of the server, unless an option or the file says another.
+const RESPONSE_TIMEOUT_DEFAULT_MS: u64 = 3000;
+
 impl CliSettings {
     /// Decides all settings; sets the levels of `output`.
     pub fn load(server_url: Option<&str>, common: &Common, output: &mut Output) -> Result<Self> {
         output.set_level(common.quiet, common.verbose); // For warnings about the file.
         let file = find_file(common, output)?;
         let (keys, pems) = read_file(file.as_ref(), common, output)?;
-        let flag =
-            |given: bool, not: bool, key: Option<bool>| given || (!not && key.unwrap_or(false));
-        let quiet = flag(common.quiet, common.no_quiet, keys.quiet);
-        output.set_level(quiet, flag(common.verbose, common.no_verbose, keys.verbose));
+        let quiet = is_on(common.quiet, common.no_quiet, keys.quiet);
+        let verbose = is_on(common.verbose, common.no_verbose, keys.verbose);
+        output.set_level(quiet, verbose);
         warn_of_other_server(server_url, common, &keys, output);
         let (url, security) = connection(server_url, common, file.as_ref(), &keys, pems, output)?;
         let response_timeout = common
             .response_timeout
             .or(keys.response_timeout.map(|timeout| timeout.0))
-            .unwrap_or(3000);
+            .unwrap_or(RESPONSE_TIMEOUT_DEFAULT_MS);
         Ok(Self {
             url,
             security,
-            // What is longer is as good as no end, and no clock reaches it.
+            // 49 days at most: no clock overflows by that.
             response_timeout: Duration::from_millis(response_timeout.min(NUMBER_MAX)),
             message_max: keys.max_message_size.unwrap_or_default(),
             waiting: Waiting {
-                no_wait: flag(common.no_wait, common.wait, keys.no_wait),
+                no_wait: is_on(common.no_wait, common.wait, keys.no_wait),
                 limit: common.wait_timeout,
                 fail_on_error: common.fail_on_error,
             },
             ignore_modes: keys.ignore_modes.unwrap_or(false),
         })
     }
+}
+
+/// Returns whether an option is on: by its flag, else by the key of the file, which the opposite flag
+/// overrides.
+fn is_on(flag: bool, opposite: bool, key: Option<bool>) -> bool {
+    if flag {
+        return true;
+    }
+    !opposite && key.unwrap_or(false)
 }
 
 /// The chosen context. An empty name means the table `default`, so that an option can override the

@@ -219,7 +219,10 @@ impl Context<'_> {
                 "update {id} of these workloads was open; see 'ank get updates'"
             ));
         }
-        self.warn_of_absent(&absent_of(&update.masks, before), &connected_agents(before));
+        self.warn_of_absent(
+            &workloads_of_absent_agents(&update.masks, before),
+            &connected_agents(before),
+        );
         Ok(ExitCode::Success)
     }
 
@@ -430,8 +433,11 @@ fn names_of(instances: &[InstanceName]) -> BTreeSet<&Name> {
     names.collect_entries()
 }
 
-/// The workloads that `masks` name and that an agent which is not connected will start, by agent.
-fn absent_of<'s>(masks: &'s [String], state: &'s Node) -> BTreeMap<&'s str, Vec<&'s str>> {
+/// The workloads in `masks` whose agent is not connected, by agent.
+fn workloads_of_absent_agents<'s>(
+    masks: &'s [String],
+    state: &'s Node,
+) -> BTreeMap<&'s str, Vec<&'s str>> {
     let connected = connected_agents(state);
     let mut absent: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for mask in masks {

@@ -107,9 +107,10 @@ impl ContainerConnector {
             if !container.is_of(instance) {
                 continue;
             }
-            // A container of a pod may have the labels of its image.
-            let is_proven = joins_pod || container.pod().is_none();
-            if is_proven || self.cli.records().has(instance, &id) {
+            // A container in a pod can inherit our labels from its image. Unless the workload has
+            // the option `--pod` they are no proof, and a record must name the container.
+            let labels_are_proof = joins_pod || container.pod().is_none();
+            if labels_are_proof || self.cli.records().has(instance, &id) {
                 found.push(id);
             }
         }

@@ -534,16 +534,16 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.report_not_gone(phase, attempts);
     }
 
+    /// The text about failed `alive` checks: the last reason, and how many failed in a row.
     fn alive_note(&self, report: &ProbeReport) -> Note {
         let Some(alive) = &self.lifecycle.spec.alive else {
             return Note::default();
         };
-        let result = match &report.outcome {
-            Outcome::Holds => "answered".to_owned(),
-            Outcome::Fails { reason, .. } => reason.clone(),
+        let Outcome::Fails { reason, .. } = &report.outcome else {
+            return Note::default();
         };
         let text = format!(
-            "{ALIVE_PREFIX}{} {result}, {} of {}",
+            "{ALIVE_PREFIX}{} {reason}, {} of {}",
             alive.check, report.in_a_row, alive.failure_threshold
         );
         Note::new(Reason::Alive, text)

@@ -78,7 +78,8 @@ impl ClientTrial {
         self.take(failure, wait);
     }
 
-    /// The reason if not all members run; `None` if all do.
+    /// The reason if not all members run; `None` if all do. In this order: a failure, an agent that
+    /// is not connected, a workload that others changed, the first instance that is still awaited.
     fn why_not(&self, wait: &WaitState) -> Option<String> {
         if let Some(why) = &self.failure {
             return Some(why.clone());
@@ -89,17 +90,21 @@ impl ClientTrial {
         if let Some(name) = self.gone.first() {
             return Some(format!("others deleted or replaced '{name}' meanwhile"));
         }
-        let mut missing = None;
-        if let Some(name) = self.trial.waits_for().first() {
-            missing = self.trial.instance(name);
-        }
-        if missing.is_none() {
-            let ending = wait.instances_where(|watched| watched.ends);
-            missing = ending.first().copied();
-        }
-        let instance = missing?;
+        let instance = self.first_awaited(wait)?;
         let state = wait.described(instance);
         Some(format!("{}: {state}", instance.workload))
+    }
+
+    /// The first member that does not run yet; without one, the first instance that has not ended
+    /// yet.
+    fn first_awaited<'a>(&'a self, wait: &'a WaitState) -> Option<&'a InstanceName> {
+        if let Some(name) = self.trial.waits_for().first()
+            && let Some(instance) = self.trial.instance(name)
+        {
+            return Some(instance);
+        }
+        let ending = wait.instances_where(|watched| watched.ends);
+        ending.first().copied()
     }
 
     /// The names of the members of `accepted`, with the state `before` it: workloads that change,

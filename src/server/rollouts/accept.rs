@@ -393,9 +393,11 @@ impl OpenUpdate {
 // --------------------------------------------------------------------- switch
 
 impl Rollouts {
-    /// Switches an update if all of it is staged, otherwise begins its staging. Returns the commit:
-    /// the checked change and the workloads that have left the update, at a switch also its new
-    /// revisions. They are one commit, so that no agent starts an outdated instance in between.
+    /// Switches an update if all of it is staged, otherwise begins its staging.
+    ///
+    /// The returned commit has the checked change and the new revisions of workloads that have left
+    /// the update. A switch adds the new revisions of the update: with two commits an agent could
+    /// start an outdated instance in between.
     pub(crate) fn switch_or_stage(
         &mut self,
         opened: OpenedUpdate,

@@ -255,14 +255,19 @@ impl ChangeSet {
         keys.any(|key| self.configs.contains_key(key))
     }
 
-    /// Merges a later request. Of each workload and config the oldest earlier revision and the
-    /// newest one remain. One that the request sets back or deletes leaves the update, so a
-    /// rollback does not restore it. None leaves while the request has a workload with a condition:
-    /// nothing may be stopped before that is met. Returns the new revisions of workloads that have
-    /// left.
+    /// Merges a later request. Returns the new revisions of the workloads that leave. A workload or
+    /// config:
+    /// - joins the update, if only the request has it;
+    /// - leaves it, if both have it and the request deletes it or restores its earlier revision, so
+    ///   that a rollback does not touch it;
+    /// - stays otherwise, with the earlier revision of this update and the new one of the request.
+    ///
+    /// No workload leaves while the request has one with a condition: one that leaves is changed at
+    /// once, but nothing must stop before the condition is met.
     pub(crate) fn merge(&mut self, request: Self) -> BTreeMap<Name, Revision> {
         let mut left = BTreeMap::new();
         let has_condition = self.keeps_condition(&request);
+        // First, the workloads.
         for (name, affected) in request.workloads {
             let Some(known) = self.workloads.remove(&name) else {
                 self.workloads.insert(name, affected);
@@ -274,6 +279,7 @@ impl ChangeSet {
                 self.workloads.insert(name, known.followed_by(affected));
             }
         }
+        // Then, the configs.
         for (key, mut affected) in request.configs {
             if let Some(known) = self.configs.remove(&key) {
                 let is_as_before = affected.after == known.before.as_ref().map(config_hash);
@@ -284,8 +290,9 @@ impl ChangeSet {
             }
             self.configs.insert(key, affected);
         }
+        // Finally, the restarts leave if nothing else is left: the workloads that they need are not
+        // changed any more.
         if self.configs.is_empty() && self.workloads.values().all(|affected| affected.restarts) {
-            // Only restarts are left, and the workloads that they need are not changed any more.
             for (name, affected) in std::mem::take(&mut self.workloads) {
                 left.insert(name, affected.made);
             }
