@@ -682,10 +682,13 @@ fn node_options(folder: &Path, paths: &Arc<Mutex<BTreeSet<String>>>) -> AgentOpt
 
 /// A delete that waits until these users of the workload are gone.
 pub(crate) fn deleted_after(instance: &InstanceName, users: &[&str]) -> DeletedWorkload {
-    let condition = |name: &&str| ((*name).to_owned(), DeleteCondition::NotPendingNorRunning);
+    let mut dependencies = BTreeMap::new();
+    for user in users {
+        dependencies.insert((*user).to_owned(), DeleteCondition::NotPendingNorRunning);
+    }
     DeletedWorkload {
         instance: instance.clone(),
-        dependencies: users.iter().map(condition).collect(),
+        dependencies,
     }
 }
 

@@ -192,12 +192,13 @@ impl FakeEngine {
     /// Lets it stand for pods with these containers, of which `failed` is its state when that is a
     /// failure.
     pub fn set_pods(&self, id: &ContainerId, containers: &[&str], failed: Option<&str>) {
-        let id_of = |name: &str| ContainerId(name.into());
-        let containers = containers.iter().map(|name| id_of(name)).collect();
-        let pods = ListedPods {
-            containers,
-            failed: failed.map(id_of),
-        };
+        let mut pods = ListedPods::default();
+        for container in containers {
+            pods.containers.push(ContainerId((*container).into()));
+        }
+        if let Some(failed) = failed {
+            pods.failed = Some(ContainerId(failed.into()));
+        }
         self.world().containers.get_mut(id).unwrap().pods = Some(pods);
     }
 

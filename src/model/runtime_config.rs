@@ -135,20 +135,12 @@ impl ReadConfig {
     fn of(runtime: &Name, text: &str) -> Self {
         let read = yaml::read(text, Origin::Others);
         let root = read.as_ref().map(|document| &document.root);
-        let lifecycle =
-            lifecycle::of_document(runtime, text, root).map(|block| block.map(Arc::new));
+        let lifecycle = lifecycle::of_document(runtime, text, root);
         let mut unknown = Vec::new();
-        let engine = if &**runtime == "podman-kube" {
-            let config = read_as(text, root, &KUBE, &mut unknown).and_then(KubeConfig::checked);
-            config.map(|config| EngineConfig::Kube(Arc::new(config)))
-        } else {
-            let config =
-                read_as(text, root, &CONTAINER, &mut unknown).and_then(ContainerConfig::checked);
-            config.map(|config| EngineConfig::Container(Arc::new(config)))
-        };
+        let engine = EngineConfig::read(runtime, text, root, &mut unknown);
         Self {
             runtime: runtime.clone(),
-            lifecycle,
+            lifecycle: lifecycle.map(|block| block.map(Arc::new)),
             engine,
             unknown,
         }
@@ -274,6 +266,26 @@ impl KubeConfig {
             Err(error) if error.location.is_none() => Err(error.to_string()),
             Ok(_) | Err(_) => Ok(self),
         }
+    }
+}
+
+impl EngineConfig {
+    /// Reads and checks the part for the engine. Unknown keys go to `unknown`.
+    ///
+    /// # Errors
+    /// Why no engine can run it.
+    fn read(
+        runtime: &str,
+        text: &str,
+        root: Result<&Yaml, &YamlError>,
+        unknown: &mut Vec<UnknownKey>,
+    ) -> Result<Self, String> {
+        if runtime == "podman-kube" {
+            let config: KubeConfig = read_as(text, root, &KUBE, unknown)?;
+            return Ok(Self::Kube(Arc::new(config.checked()?)));
+        }
+        let config: ContainerConfig = read_as(text, root, &CONTAINER, unknown)?;
+        Ok(Self::Container(Arc::new(config.checked()?)))
     }
 }
 

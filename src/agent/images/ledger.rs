@@ -234,21 +234,26 @@ impl Ledger {
 
     /// Whether an image of a needed version of this store was never seen in it.
     pub(super) fn has_unseen(&self, kind: StoreKind) -> bool {
-        let mut versions = self.versions(kind);
-        versions.any(|(_, version)| {
-            version.is_needed && version.images.iter().any(|image| image.id.is_none())
-        })
+        let versions = self.versions(kind);
+        let mut needed = versions.iter().filter(|(_, version)| version.is_needed);
+        needed.any(|(_, version)| version.images.iter().any(|image| image.id.is_none()))
     }
 
     pub(super) fn has_store(&self, kind: StoreKind) -> bool {
-        self.versions(kind).next().is_some()
+        !self.versions(kind).is_empty()
     }
 
-    fn versions(&self, kind: StoreKind) -> impl Iterator<Item = (&String, &Version)> {
-        self.workloads
-            .iter()
-            .flat_map(|(name, workload)| workload.versions.iter().map(move |one| (name, one)))
-            .filter(move |(_, version)| StoreKind::of_runtime(&version.runtime) == kind)
+    /// The versions of this store, with their workloads.
+    fn versions(&self, kind: StoreKind) -> Vec<(&String, &Version)> {
+        let mut of_store = Vec::new();
+        for (name, workload) in &self.workloads {
+            for version in &workload.versions {
+                if StoreKind::of_runtime(&version.runtime) == kind {
+                    of_store.push((name, version));
+                }
+            }
+        }
+        of_store
     }
 
     // ------------------------------------------------------------------- needs
