@@ -7,7 +7,7 @@
 use super::args::{ManifestArguments, ModeChange, PruneArguments, ValidateArguments};
 use super::error::{CliError, ExitCode, Result, counted, meant_or};
 use super::output::Output;
-use super::session::Update;
+use super::session::{ModeRule, Update};
 use super::set::hint_of_unread;
 use super::update::read_file;
 use ankaios_model::complete_state::{DesiredState, Rendering};
@@ -47,17 +47,18 @@ struct Input {
     text: String,
 }
 
-/// Reads manifests and makes one update of them; without objects it has no masks.
+/// The update that applies or deletes the objects of manifests. Without objects it has no masks.
 ///
 /// # Errors
 /// A manifest cannot be read or used.
 pub(crate) fn update(arguments: &ManifestArguments, output: &mut Output) -> Result<Update> {
-    let inputs = read_inputs(&all_files(&arguments.files, &arguments.manifests)?)?;
+    let files = all_files(&arguments.files, &arguments.manifests)?;
+    let inputs = read_inputs(&files)?;
     merge(&inputs, arguments, output)
 }
 
-/// The manifests of the command line, those after `-f` first. A folder stands for its files
-/// `*.yaml`, sorted.
+/// The manifests of the command line, those after `-f` first. A folder means its files `*.yaml`,
+/// sorted.
 fn all_files(options: &[String], words: &[String]) -> Result<Vec<String>> {
     let mut files = Vec::new();
     for name in options.iter().chain(words) {
@@ -70,6 +71,7 @@ fn all_files(options: &[String], words: &[String]) -> Result<Vec<String>> {
     Ok(files)
 }
 
+/// The files `*.yaml` of a folder, sorted.
 fn manifests_in(folder: &str) -> Result<Vec<String>> {
     let mut files = Vec::new();
     let entries = std::fs::read_dir(folder).map_err(|error| not_read(folder, &error))?;
@@ -92,13 +94,20 @@ fn manifests_in(folder: &str) -> Result<Vec<String>> {
     Ok(files)
 }
 
-/// Reads all manifests, in order; the first that cannot be read ends it. `-` is standard input only
-/// as the first one; then the others are ignored.
+/// Reads all manifests, in order. If the first is `-`, which is standard input, it ignores the
+/// others.
 fn read_inputs(names: &[String]) -> Result<Vec<Input>> {
-    if names.first().is_some_and(|name| name == "-") {
+    if is_standard_input(names) {
         return Ok(vec![read_standard_input()?]);
     }
     names.iter().map(|name| read_manifest_file(name)).collect()
+}
+
+fn is_standard_input(names: &[String]) -> bool {
+    match names.first() {
+        Some(name) => name == "-",
+        None => false,
+    }
 }
 
 fn read_standard_input() -> Result<Input> {
@@ -110,6 +119,7 @@ fn read_standard_input() -> Result<Input> {
 }
 
 fn read_manifest_file(name: &str) -> Result<Input> {
+    // Behind other manifests, `-` is the name of a file.
     let path = if name == "-" { "./-" } else { name };
     Ok(Input {
         name: name.to_owned(),
@@ -126,12 +136,12 @@ fn not_read(name: &str, error: &io::Error) -> CliError {
     CliError::input(format!("Cannot read '{name}': {error}"), hint)
 }
 
-/// The update with sorted masks.
+/// The update of the manifests, with sorted masks. All checks that need no server were made.
 fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output) -> Result<Update> {
     check_agent(arguments.agent.as_deref())?;
     let Merged { desired, errors } = merged(inputs, arguments, output, true);
-    if let Some(error) = errors.into_iter().next() {
-        return Err(error);
+    if let Some(first) = errors.into_iter().next() {
+        return Err(first);
     }
     let mut masks = Vec::new();
     for name in desired.configs.keys() {
@@ -145,16 +155,16 @@ fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output) -
         new_state = Node::map([("desiredState", desired.node(Rendering::Sparse))]);
     }
     // A deletion of the item of the mode is never an accident.
-    let mut keeps_mode = arguments.mode.keeps_mode();
-    let may_delete_item = arguments.delete && keeps_mode == Some(false);
+    let mut mode_rule = arguments.mode.rule();
+    let may_delete_item = arguments.delete && mode_rule == ModeRule::MustNotSwitch;
     if desired.configs.is_empty() || may_delete_item {
-        keeps_mode = None;
+        mode_rule = ModeRule::MaySwitch;
     }
     Ok(Update {
         new_state,
         masks,
         checks_modes: !arguments.ignore_modes,
-        keeps_mode,
+        mode_rule,
         ..Update::default()
     })
 }
@@ -165,6 +175,8 @@ struct Merged {
     errors: Vec<CliError>,
 }
 
+/// Reads, checks and merges all manifests. `ank validate` prints what engines refuse as errors,
+/// later; others want warnings, with `warns_of_engines`.
 fn merged(
     inputs: &[Input],
     arguments: &ManifestArguments,
@@ -173,6 +185,7 @@ fn merged(
 ) -> Merged {
     let mut desired = DesiredState::default();
     let mut errors = Vec::new();
+    // The first manifest of each object.
     let mut origins = BTreeMap::new();
     for input in inputs {
         let (mut manifest, root) = match read_manifest(input, output) {
@@ -182,19 +195,15 @@ fn merged(
                 continue;
             }
         };
-        if !arguments.delete {
+        if arguments.delete {
+            // Only the names matter.
+            warn_of_ignored(input, manifest.warnings.iter(), output);
+        } else {
             errors.extend(check_blocks(input, &manifest.warnings));
-        }
-        let mut ignored: Vec<&UnknownKey> = manifest.warnings.iter().collect();
-        if !arguments.delete {
-            // A misplaced block is an error.
-            ignored.retain(|key| misplaced_block(key).is_none());
-        }
-        for key in ignored.into_iter().take(MANIFEST_WARNINGS_MAX) {
-            output.warn(format_args!("{}: {key}", input.name));
-        }
-        if !arguments.delete {
-            // Without an agent the command ends before the checks of engines that follow.
+            let keys = manifest.warnings.iter();
+            let ignored = keys.filter(|key| misplaced_block(key).is_none());
+            warn_of_ignored(input, ignored, output);
+            // Without an agent, `ank validate` ends before it finds the errors of engines.
             let misses_agent = arguments.agent.is_none() && manifest.without_agent.is_some();
             let mut check = ConfigCheck {
                 input,
@@ -225,7 +234,18 @@ fn merged(
     Merged { desired, errors }
 }
 
-/// The error for an object of the manifest `second` that is in the manifest `first` as well; none if
+/// Warns about unknown keys, which are ignored.
+fn warn_of_ignored<'k>(
+    input: &Input,
+    keys: impl Iterator<Item = &'k UnknownKey>,
+    output: &mut Output,
+) {
+    for key in keys.take(MANIFEST_WARNINGS_MAX) {
+        output.warn(format_args!("{}: {key}", input.name));
+    }
+}
+
+/// The error for an object of the manifest `second` that the manifest `first` has as well; `None` if
 /// there is no first one.
 fn duplicate(kind: &str, name: &str, first: Option<&String>, second: &String) -> Option<CliError> {
     let first = first?;
@@ -238,8 +258,8 @@ fn duplicate(kind: &str, name: &str, first: Option<&String>, second: &String) ->
     Some(CliError::input(text, hint))
 }
 
-/// Refuses an agent of the command line that no agent can have as its name: the manifests are
-/// right then. An empty one schedules nothing.
+/// Refuses an agent of the command line whose name is invalid: later errors would blame the
+/// manifests. An empty name is allowed, since it schedules nothing.
 pub(crate) fn check_agent(agent: Option<&str>) -> Result<()> {
     let Some(agent) = agent else { return Ok(()) };
     if agent.is_empty() || is_name(agent) || agent.contains("{{") {
@@ -251,7 +271,7 @@ pub(crate) fn check_agent(agent: Option<&str>) -> Result<()> {
     ))
 }
 
-/// Gives all workloads the agent of the command line, if there is one.
+/// Assigns all workloads to the agent of the command line. Without one, each must have its own.
 fn set_agents(input: &Input, manifest: &mut Manifest, agent: Option<&str>) -> Result<()> {
     if let Some(agent) = agent {
         for workload in manifest.state.workloads.values_mut() {
@@ -277,8 +297,8 @@ fn invalid(input: &Input, text: &str, hint: String) -> CliError {
     )
 }
 
-/// Reads and checks one manifest; the order of checks is fixed, so that the same mistake leads to
-/// the same message.
+/// Reads and checks one manifest. The order of the checks is fixed, so that a mistake always has the
+/// same message.
 fn read_manifest(input: &Input, output: &mut Output) -> Result<(Manifest, Yaml)> {
     // First the syntax.
     let root = match yaml::read(&input.text, Origin::Own) {
@@ -328,6 +348,7 @@ fn read_manifest(input: &Input, output: &mut Output) -> Result<(Manifest, Yaml)>
     }
 }
 
+/// Returns whether a value of a manifest is a map with entries.
 fn holds_objects(value: Option<&Yaml>) -> bool {
     match value {
         Some(value) => matches!(&value.content, Content::Map(objects) if !objects.is_empty()),
@@ -362,7 +383,8 @@ fn refused(input: &Input, workload: &str, error: &dyn Display, hint: String) -> 
     )
 }
 
-/// Refuses each `lifecycle:` beside `runtimeConfig`: it would be ignored there, with all its gates.
+/// The errors for each `lifecycle:` beside `runtimeConfig`: it would be ignored there, with all its
+/// conditions and checks.
 fn check_blocks(input: &Input, unknown: &[UnknownKey]) -> Vec<CliError> {
     let mut errors = Vec::new();
     for unknown in unknown {
@@ -387,13 +409,16 @@ fn misplaced_block(unknown: &UnknownKey) -> Option<(&str, &str)> {
     Some((workload, key))
 }
 
-/// Checks the mount points and runtime configurations of one manifest. A mount point that is a
-/// further option and an error in a `lifecycle:` block are errors: a misspelt key would disable a
-/// check. Configurations that engines cannot use, or ignore, are warnings. Texts with templates are
-/// left to the server, which renders them.
+/// Checks the mount points and runtime configurations of one manifest.
+///
+/// - Errors: a mount point that engines would take for options, and a mistake in a `lifecycle:`
+///   block, which would disable a check.
+/// - Warnings: configurations that engines refuse or ignore.
+/// - Unchecked: texts with templates. The server renders and checks them.
 struct ConfigCheck<'m> {
     input: &'m Input,
     root: &'m Yaml,
+    /// Whether to warn about configurations that engines refuse.
     warns_of_engines: bool,
     /// Number of warnings, also of those that are not printed.
     warnings: usize,
@@ -415,7 +440,6 @@ impl ConfigCheck<'_> {
     }
 
     fn workload(&mut self, name: &str, workload: &Workload) {
-        // The engine would take a mount point with the syntax of further options as such.
         if let Err(error) = check_mount_points(workload) {
             let hint = place(self.input, self.begin_of(name, "files"));
             self.errors.push(refused(self.input, name, &error, hint));
@@ -430,6 +454,7 @@ impl ConfigCheck<'_> {
 
     fn config(&mut self, name: &str, workload: &Workload) {
         let config = workload.config();
+        // First, the `lifecycle:` block.
         if let Err(error) = &workload.lifecycle() {
             let hint = match self.place_in_config(name, workload, error.location) {
                 Some(at) => format!("see '{}', line {}", self.input.name, at.line),
@@ -438,6 +463,7 @@ impl ConfigCheck<'_> {
             self.errors.push(refused(self.input, name, error, hint));
             return;
         }
+        // Then, the configuration of the engine.
         let file = &self.input.name;
         if let Err(reason) = &config.engine
             && self.warns_of_engines
@@ -456,6 +482,7 @@ impl ConfigCheck<'_> {
                 "{file}: workload '{name}': 'runtimeConfig'{at}: {text}"
             ));
         }
+        // Finally, unknown keys.
         for key in &config.unknown {
             if self.count_warning() {
                 let key = UnknownKey {
@@ -480,14 +507,14 @@ impl ConfigCheck<'_> {
         ));
     }
 
-    /// Counts a warning and returns whether it will be printed. Only the first ones are: finding
-    /// their places takes time.
+    /// Counts a warning. Returns whether to print it: only the first ones, since it takes time to
+    /// find their places.
     fn count_warning(&mut self) -> bool {
         self.warnings += 1;
         self.warnings <= MANIFEST_WARNINGS_MAX
     }
 
-    /// The place of a field of a workload in the manifest.
+    /// The place in the manifest where a field of a workload begins.
     fn begin_of(&self, name: &str, field: &str) -> Option<Location> {
         let (_, value) = self.root.entry_at(&["workloads", name, field])?;
         Some(value.at)
@@ -505,21 +532,24 @@ impl ConfigCheck<'_> {
     }
 }
 
-/// The text about restarts by the engine beside those by the agent; `None` if there are none. Those
-/// of a pod are usual in manifests of Kubernetes, and harmless if the agent restarts nothing.
+/// The text about an engine that restarts the containers of a workload, as the agent does; `None` if
+/// it does not.
 fn conflicting_restarts(workload: &Workload) -> Option<String> {
     let EngineRestarts { policy, pod } = workload.config().engine_restarts()?;
-    match pod {
-        None => Some(format!(
+    let Some(pod) = pod else {
+        return Some(format!(
             "by '--restart {policy}' the engine starts the container again beside the agent, and after a boot without it; \
              remove it and use 'restartPolicy' of the workload"
-        )),
-        Some(pod) if workload.restart_policy != RestartPolicy::Never => Some(format!(
-            "podman starts the containers of pod '{pod}' again ('restartPolicy: {policy}'), and so does the agent; write \
-             'restartPolicy: Never' into the pod"
-        )),
-        Some(_) => None,
+        ));
+    };
+    // Manifests of Kubernetes often have a policy. It is harmless if the agent restarts nothing.
+    if workload.restart_policy == RestartPolicy::Never {
+        return None;
     }
+    Some(format!(
+        "podman starts the containers of pod '{pod}' again ('restartPolicy: {policy}'), and so does the agent; write \
+         'restartPolicy: Never' into the pod"
+    ))
 }
 
 /// Returns whether the server renders a text of a workload.
@@ -527,6 +557,7 @@ fn is_template(workload: &Workload, text: &str) -> bool {
     !workload.configs.is_empty() && text.contains("{{")
 }
 
+/// The hint with a place in a manifest.
 fn place(input: &Input, location: Option<Location>) -> String {
     match location {
         Some(at) => format!("see '{}', {at}", input.name),
@@ -534,6 +565,7 @@ fn place(input: &Input, location: Option<Location>) -> String {
     }
 }
 
+/// The error with all problems of the fields of a manifest.
 fn schema_error(input: &Input, root: &Yaml, reading: &ReadDocument) -> CliError {
     let mut problems: Vec<&Problem> = reading.problems.iter().collect();
     problems.sort_by_key(|problem| problem.at); // In the order of the file.
@@ -628,8 +660,8 @@ fn key_error(key: &Yaml) -> String {
 
 // ------------------------------------------------------------ `ank validate`
 
-/// Checks the manifests as one update of an empty cluster. Prints all errors in all of them: all
-/// that a server or an agent would refuse, and with `--strict` also the warnings.
+/// Checks the manifests as one update of an empty cluster. Prints all errors that a server or an
+/// agent would find. With `--strict`, warnings are errors.
 ///
 /// # Errors
 /// Standard output cannot be written.
@@ -649,8 +681,7 @@ pub(crate) fn validate(arguments: &ValidateArguments, output: &mut Output) -> Re
     // First check each file: one that cannot be read does not hide the errors of the others.
     let mut inputs = Vec::new();
     let mut wrong = Vec::new();
-    let is_stdin = arguments.manifests.first().is_some_and(|name| name == "-");
-    if is_stdin {
+    if is_standard_input(&arguments.manifests) {
         inputs.push(read_standard_input()?); // The others are ignored then.
     } else {
         for name in &arguments.manifests {
@@ -665,7 +696,7 @@ pub(crate) fn validate(arguments: &ValidateArguments, output: &mut Output) -> Re
         errors: found,
     } = merged(&inputs, &arguments, output, false);
     wrong.extend(found);
-    // Then check all of them together. Objects that others refer to may be in an unreadable file.
+    // Then check all of them together. A file with errors may have the objects that seem unknown.
     if wrong.is_empty() {
         for warning in unknown(&desired) {
             output.warn(warning);
@@ -701,6 +732,7 @@ pub(crate) fn validate(arguments: &ValidateArguments, output: &mut Output) -> Re
     Ok(ExitCode::Success)
 }
 
+/// The errors that a server or an agent would find in the merged manifests.
 fn errors(state: &DesiredState) -> Vec<String> {
     let mut errors = Vec::new();
     if let Err(error) = check_config_keys(&state.configs) {
@@ -733,7 +765,8 @@ fn errors(state: &DesiredState) -> Vec<String> {
     errors
 }
 
-/// Names in the manifests of objects that no manifest has: they are in the cluster, or typing errors.
+/// Texts about references to objects that no manifest has: they are in the cluster, or typing
+/// errors.
 fn unknown(state: &DesiredState) -> Vec<String> {
     let mut unknown = Vec::new();
     for (name, workload) in &state.workloads {

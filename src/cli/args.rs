@@ -7,6 +7,7 @@
 //! needs its long form.
 
 use super::output::timestamp;
+use super::session::ModeRule;
 use ankaios_model::execution_state::Phase;
 use ankaios_model::field_path::parts;
 use ankaios_model::fields::table::has_no_value;
@@ -16,7 +17,8 @@ use ankaios_platform::settings::naming_variable;
 use clap::builder::{BoolValueParser, OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{
-    Arg, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint,
+    Arg, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
+    ValueHint,
 };
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -575,9 +577,15 @@ pub(crate) struct ModeChange {
 }
 
 impl ModeChange {
-    /// See [`Update::keeps_mode`](super::session::Update::keeps_mode).
-    pub(crate) fn keeps_mode(&self) -> Option<bool> {
-        (!self.switch_mode).then_some(self.keep_mode)
+    /// The rule that the options mean.
+    pub(crate) fn rule(&self) -> ModeRule {
+        if self.switch_mode {
+            return ModeRule::MaySwitch;
+        }
+        if self.keep_mode {
+            return ModeRule::Keep;
+        }
+        ModeRule::MustNotSwitch
     }
 }
 
@@ -679,16 +687,19 @@ pub(crate) enum Moment {
 }
 
 impl Moment {
-    /// The point in time that it means at the time `now`; at the earliest 1970.
+    /// The point in time if it is `now`. One before 1970 becomes 1970.
     pub(crate) fn time(&self, now: SystemTime) -> SystemTime {
         let time = match self {
             Self::At(text) => time_of(text),
             Self::Ago(duration) => now.checked_sub(*duration),
         };
-        time.map_or(UNIX_EPOCH, |time| time.max(UNIX_EPOCH))
+        match time {
+            Some(time) => time.max(UNIX_EPOCH),
+            None => UNIX_EPOCH,
+        }
     }
 
-    /// The RFC 3339 time that it means at the time `now`.
+    /// The point in time if it is `now`, as an RFC 3339 time.
     pub(crate) fn text(&self, now: SystemTime) -> String {
         match self {
             Self::At(text) => text.clone(),
@@ -821,7 +832,7 @@ pub(crate) enum Format {
 }
 
 impl Verb {
-    /// Whether it prints changes until it is stopped.
+    /// Returns whether the command prints changes until it is stopped.
     pub(crate) fn is_endless(&self) -> bool {
         matches!(
             self,
@@ -832,7 +843,7 @@ impl Verb {
         )
     }
 
-    /// The action as errors name it, where those of Eclipse Ankaios do.
+    /// The action that errors name; `None` where errors of Eclipse Ankaios name none.
     pub(crate) fn action(&self) -> Option<&'static str> {
         Some(match self {
             Self::Get(Get::State { .. }) => "get state",
@@ -861,17 +872,12 @@ impl Arguments {
         words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> Result<Self, clap::Error> {
         let mut words: Vec<OsString> = words.into_iter().map(Into::into).collect();
-        // `help` is no command with options of its own.
-        if let [before @ .., word, option] = &words[..]
-            && word == "help"
-            && (option == "--help" || option == "-h")
-            && !before.iter().any(is_command)
-        {
-            words.pop();
+        if is_help_of_help(&words) {
+            words.pop(); // `help` has no options of its own.
         }
         let words = with_tail(words);
-        // First without the environment, or its values would count as words: no help where the
-        // command is missing.
+        // First, read the words without the environment. With it, `ank` alone would not print the
+        // help: clap takes the value of a variable for a word.
         let mut has_variable = false;
         let is_help_of_command = is_help_of_command(&words);
         let first = command_with(|argument| {
@@ -884,7 +890,7 @@ impl Arguments {
         });
         let first = first.try_get_matches_from(&words);
         let mut matches = first.map_err(|error| with_tip(error, &words))?;
-        // Making the tree of commands again takes half a millisecond.
+        // Then, read them with the environment, if it has values: this takes half a millisecond.
         if has_variable {
             matches = command()
                 .try_get_matches_from(words)
@@ -892,12 +898,21 @@ impl Arguments {
         }
         let arguments =
             Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))?;
-        let quiet = arguments.common.quiet && arguments.command.is_endless();
-        let wrong = match &arguments.command {
+        // Finally, check the rules that clap cannot.
+        match arguments.wrong_usage() {
+            Some(text) => Err(usage_error(text, &matches)),
+            None => Ok(arguments),
+        }
+    }
+
+    /// The text about wrong arguments that clap accepts; `None` if all are right.
+    fn wrong_usage(&self) -> Option<&'static str> {
+        let quiet = self.common.quiet && self.command.is_endless();
+        Some(match &self.command {
             Verb::Set(Set::State { masks_and_file, .. }) if masks_and_file.len() < 2 => {
                 "the following required arguments were not provided:\n  <FILE>"
             }
-            Verb::Apply(ApplyArguments { rollback: true, .. }) if arguments.common.no_wait => {
+            Verb::Apply(ApplyArguments { rollback: true, .. }) if self.common.no_wait => {
                 "the argument '--no-wait' cannot be used with '--rollback'"
             }
             Verb::Get(Get::Workload(WorkloadArguments {
@@ -916,26 +931,27 @@ impl Arguments {
             })) => {
                 "the argument '--watch' cannot be used with '-o json', '-o yaml' and '-o name'; see 'ank get events'"
             }
-            _ => return Ok(arguments),
-        };
-        // An error of the innermost command, with its usage line.
-        let mut whole = command_with(without_environment);
-        whole.build(); // Or the usage line would lack the names of the commands above.
-        let mut error = whole.error(ErrorKind::ArgumentConflict, wrong);
-        let (mut command, mut given) = (&mut whole, &matches);
-        while let Some((name, below)) = given.subcommand() {
-            let Some(found) = command.find_subcommand_mut(name) else {
-                break;
-            };
-            error = found.error(ErrorKind::ArgumentConflict, wrong);
-            (command, given) = (found, below);
-        }
-        Err(error)
+            _ => return None,
+        })
     }
 }
 
-/// Replaces `-n NUMBER` and `-nNUMBER` of `ank logs` by `--tail NUMBER`: other tools number lines
-/// so, and no workload can be meant by a number after `-n`, which takes no value otherwise.
+/// A usage error with the usage line of the innermost given command.
+fn usage_error(text: &str, matches: &ArgMatches) -> clap::Error {
+    let mut command = command_with(without_environment);
+    command.build(); // Or the usage line would lack the names of the commands above.
+    let mut given = matches;
+    while let Some((name, below)) = given.subcommand()
+        && let Some(found) = command.find_subcommand(name).cloned()
+    {
+        command = found;
+        given = below;
+    }
+    command.error(ErrorKind::ArgumentConflict, text)
+}
+
+/// Replaces `-n NUMBER` and `-nNUMBER` of `ank logs` by `--tail NUMBER`. Other tools have `-n` for
+/// the number of lines. Here it is a flag, and a number behind it is hardly the name of a workload.
 fn with_tail(words: Vec<OsString>) -> Vec<OsString> {
     if !words.iter().any(|word| word == "logs") {
         return words;
@@ -960,14 +976,23 @@ fn with_tail(words: Vec<OsString>) -> Vec<OsString> {
     changed
 }
 
-/// Whether these words request the help of a command. Only then the tree of commands is made for
-/// it, which takes half a millisecond.
+/// Returns whether the last words are `help --help`, and `help` is not an argument of a command.
+fn is_help_of_help(words: &[OsString]) -> bool {
+    let [before @ .., word, option] = words else {
+        return false;
+    };
+    let has_help_option = option == "--help" || option == "-h";
+    word == "help" && has_help_option && !before.iter().any(is_command)
+}
+
+/// Returns whether the words request the help of a command.
 fn is_help_of_command(words: &[OsString]) -> bool {
     let is_help = words.iter().any(|word| word == "--help" || word == "help");
+    // Checked last: it takes half a millisecond.
     is_help && words.iter().skip(1).any(is_command)
 }
 
-/// Whether a word is the name of a command.
+/// Returns whether a word is the name of a command.
 fn is_command(word: &OsString) -> bool {
     let name = word.to_string_lossy();
     name != "help" && Arguments::command().find_subcommand(&*name).is_some()
@@ -981,50 +1006,75 @@ fn is_digits(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_digit())
 }
 
-/// Adds a suggestion for an unknown command where clap has none: clap's measure does not cover
-/// swapped letters. Also for `-s` after a command where it has no meaning.
+/// Adds a tip to the error of `-s` after a command, and to that of an unknown command.
 fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
-    if error.kind() == ErrorKind::UnknownArgument
-        && matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(unknown)) if unknown == "-s")
-    {
+    if is_about_short_server_url(&error) {
         let tip = "for the server write '--server-url <URL>', or '-s <URL>' before the command";
-        error.insert(
-            ContextKind::Suggested,
-            ContextValue::StyledStrs(vec![tip.into()]),
-        );
-    }
-    if error.kind() != ErrorKind::InvalidSubcommand {
+        add_tip(&mut error, tip);
         return error;
     }
-    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand) else {
+    let Some(unknown) = unknown_command(&error) else {
         return error;
     };
-    let mut level = command();
-    for word in words.iter().skip(1).map(|word| word.to_string_lossy()) {
-        level = level.find_subcommand(&*word).cloned().unwrap_or(level);
-    }
-    if let Some(tip) = tip_for_habit(level.get_name(), unknown) {
+    let command = innermost_command(words);
+    if let Some(tip) = tip_for_habit(command.get_name(), &unknown) {
         // The nearest name would be a guess.
         error.remove(ContextKind::SuggestedSubcommand);
-        error.insert(
-            ContextKind::Suggested,
-            ContextValue::StyledStrs(vec![tip.into()]),
-        );
+        add_tip(&mut error, &tip);
         return error;
     }
-    if error.get(ContextKind::SuggestedSubcommand).is_none() {
-        let names = level
-            .get_subcommands()
-            .flat_map(Command::get_name_and_visible_aliases);
-        if let Some(meant) = nearest(unknown, names) {
-            let meant = ContextValue::Strings(vec![meant.to_owned()]);
-            error.insert(ContextKind::SuggestedSubcommand, meant);
-        }
+    if error.get(ContextKind::SuggestedSubcommand).is_some() {
+        return error;
+    }
+    // Clap finds no command whose letters are swapped.
+    let names = command
+        .get_subcommands()
+        .flat_map(Command::get_name_and_visible_aliases);
+    if let Some(meant) = nearest(&unknown, names) {
+        let meant = ContextValue::Strings(vec![meant.to_owned()]);
+        error.insert(ContextKind::SuggestedSubcommand, meant);
     }
     error
 }
 
-/// What to write in place of a word that other tools have for it.
+/// Returns whether a command was given `-s`, and has no such option.
+fn is_about_short_server_url(error: &clap::Error) -> bool {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return false;
+    }
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(unknown)) => unknown == "-s",
+        _ => false,
+    }
+}
+
+/// The unknown command of an error; `None` if it has another cause.
+fn unknown_command(error: &clap::Error) -> Option<String> {
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return None;
+    }
+    match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(unknown)) => Some(unknown.clone()),
+        _ => None,
+    }
+}
+
+fn add_tip(error: &mut clap::Error, tip: &str) {
+    let tips = ContextValue::StyledStrs(vec![tip.to_owned().into()]);
+    error.insert(ContextKind::Suggested, tips);
+}
+
+/// The last command that the words name: `get` for `ank get nodes`.
+fn innermost_command(words: &[OsString]) -> Command {
+    let mut command = command();
+    for word in words.iter().skip(1) {
+        let found = command.find_subcommand(&*word.to_string_lossy()).cloned();
+        command = found.unwrap_or(command);
+    }
+    command
+}
+
+/// The tip for a command that other tools have.
 fn tip_for_habit(command: &str, word: &str) -> Option<String> {
     let tip = match (command, word) {
         ("ank", "ps" | "ls" | "list" | "status") => "'ank get workloads' lists the workloads",
@@ -1079,6 +1129,7 @@ fn command_with(change: impl FnMut(Arg) -> Arg) -> Command {
     command.mut_subcommands(|command| with_server_url(command, &server_url))
 }
 
+/// Adds `--server-url` to a command and to those below it.
 fn with_server_url(command: Command, server_url: &Option<Arg>) -> Command {
     command
         .help_template(PAGE_OF_COMMAND)
@@ -1094,22 +1145,23 @@ fn is_in_environment(argument: &Arg) -> bool {
     }
 }
 
-/// As [`without_environment`], in the help of a command: options of all commands are not listed.
+/// Changes an option as [`without_environment`] does, for the help of a command, which does not
+/// list the options of all commands.
 fn of_command(argument: Arg) -> Arg {
     let is_everywhere = argument.get_help_heading() == Some(EVERYWHERE);
     let is_hidden = argument.is_hide_set() || is_everywhere;
     without_environment(argument).hide(is_hidden)
 }
 
-/// Names the environment variable of an option in its help, without taking the option from it.
+/// Makes clap ignore the environment variable of an option, and names the variable in its help.
 fn without_environment(argument: Arg) -> Arg {
     let Some(name) = argument.get_env() else {
         return argument;
     };
-    let help = argument
-        .get_help()
-        .map(ToString::to_string)
-        .unwrap_or_default();
+    let help = match argument.get_help() {
+        Some(help) => help.to_string(),
+        None => String::new(),
+    };
     let value = std::env::var_os(name).unwrap_or_default();
     let help = format!(
         "{help} [env: {}={}]",
@@ -1121,7 +1173,7 @@ fn without_environment(argument: Arg) -> Arg {
 
 // --------------------------------------------------------- values of options
 
-/// Any path, also an empty one: opening it then fails with an error that names the option's file.
+/// A path. Clap would refuse an empty one; here it fails when it is opened, as other wrong paths.
 fn path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
@@ -1138,18 +1190,18 @@ fn parse_number<T: FromStr>(text: &str) -> Result<T, String> {
 }
 
 fn parse_milliseconds(text: &str) -> Result<u64, String> {
-    text.parse()
-        .ok()
-        .filter(|limit| *limit > 0)
-        .ok_or_else(|| "expected a whole number from 1".to_owned())
+    match text.parse() {
+        Ok(0) | Err(_) => Err("expected a whole number from 1".to_owned()),
+        Ok(milliseconds) => Ok(milliseconds),
+    }
 }
 
 /// Splits `key=value` at the first `=`; both may be empty.
 fn parse_tag(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text
-        .split_once('=')
-        .ok_or_else(|| format!("invalid KEY=value: no `=` found in `{text}`"))?;
-    Ok((key.to_owned(), value.to_owned()))
+    match text.split_once('=') {
+        Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
+        None => Err(format!("invalid KEY=value: no `=` found in `{text}`")),
+    }
 }
 
 /// Splits `<mask>=<value>` at the first `=`.
@@ -1175,23 +1227,18 @@ fn check_until(path: &[&str], value: &str) -> Result<(), String> {
     if let Some(reason) = has_no_value(path) {
         return Err(reason);
     }
-    let known = || {
-        Phase::ALL
-            .into_iter()
-            .map(|(_, state, sub_state)| if path[4] == "state" { state } else { sub_state })
+    let ["workloadStates", _, _, _, field @ ("state" | "subState")] = path else {
+        return Ok(());
     };
-    match path {
-        ["workloadStates", _, _, _, "state" | "subState"]
-            if !known().any(|known| known == value) =>
-        {
-            Err(format!(
-                "no workload has the {} '{value}'{}",
-                path[4],
-                meant(value, known())
-            ))
-        }
-        _ => Ok(()),
+    let mut known = Vec::new();
+    for (_, state, sub_state) in Phase::ALL {
+        known.push(if *field == "state" { state } else { sub_state });
     }
+    if known.contains(&value) {
+        return Ok(());
+    }
+    let meant = meant(value, known);
+    Err(format!("no workload has the {field} '{value}'{meant}"))
 }
 
 /// A whole number with `ms`, `s`, `m` or `h`; seconds without.
@@ -1210,10 +1257,10 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
         }
     };
     let number: u64 = parse_number(number)?;
-    number
-        .checked_mul(milliseconds)
-        .map(Duration::from_millis)
-        .ok_or_else(|| "too long".to_owned())
+    match number.checked_mul(milliseconds) {
+        Some(milliseconds) => Ok(Duration::from_millis(milliseconds)),
+        None => Err("too long".to_owned()),
+    }
 }
 
 /// The time between two samples.
@@ -1240,15 +1287,17 @@ fn parse_moment(text: &str) -> Result<Moment, String> {
         _ => return parse_time(text).map(Moment::At),
     };
     let number: u64 = parse_number(number)?;
-    let seconds = number.checked_mul(seconds);
-    let seconds = seconds.ok_or_else(|| "too long".to_owned())?;
-    Ok(Moment::Ago(Duration::from_secs(seconds)))
+    match number.checked_mul(seconds) {
+        Some(seconds) => Ok(Moment::Ago(Duration::from_secs(seconds))),
+        None => Err("too long".to_owned()),
+    }
 }
 
-/// The time of an RFC 3339 text; `None` when it is none, or before 1970.
+/// The point in time of an RFC 3339 text; `None` for other texts, and for times before 1970.
 fn time_of(text: &str) -> Option<SystemTime> {
     let parsed: toml::value::Datetime = text.parse().ok()?;
-    let (date, time) = (parsed.date?, parsed.time?);
+    let date = parsed.date?;
+    let time = parsed.time?;
     let offset_minutes = match parsed.offset? {
         toml::value::Offset::Z => 0,
         toml::value::Offset::Custom { minutes } => i64::from(minutes),
@@ -1261,7 +1310,8 @@ fn time_of(text: &str) -> Option<SystemTime> {
     Some(UNIX_EPOCH + whole + Duration::from_nanos(time.nanosecond.into()))
 }
 
-/// Days of the Gregorian calendar. Years begin in March, so that the leap day is the last one.
+/// The days from 1970-01-01 to a day of the Gregorian calendar. Years are counted from March on, so
+/// that the leap day is the last day of a year.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     /// From 0000-03-01 to 1970-01-01.
     const DAYS_BEFORE_1970: i64 = 719_468;
@@ -1273,10 +1323,13 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
 
 /// A time that the runtimes accept: RFC 3339, for example `2026-01-31T12:00:00Z`.
 fn parse_time(text: &str) -> Result<String, String> {
-    // TOML's offset date-time is the same, but the seconds may be missing.
-    let time: Option<toml::value::Datetime> = text.parse().ok();
+    // A date-time of TOML is the same, but it can lack seconds.
     let has_seconds = text.get(16..17) == Some(":");
-    if has_seconds && time.is_some_and(|time| time.date.is_some() && time.offset.is_some()) {
+    if has_seconds
+        && let Ok(time) = text.parse::<toml::value::Datetime>()
+        && time.date.is_some()
+        && time.offset.is_some()
+    {
         return Ok(text.to_owned());
     }
     let example = "2026-01-31T12:00:00Z or 2026-01-31T13:00:00.5+01:00";

@@ -50,8 +50,11 @@ pub(crate) fn print(
     let switch = modes::leave_out(&mut update, link)?;
     // First read the objects. Without masks everything would be read.
     let mut masks: Vec<&str> = update.masks.iter().map(String::as_str).collect();
-    let mut parts = masks.iter();
-    if parts.any(|mask| mask.starts_with("desiredState.configs.")) {
+    let mut has_config = false;
+    for mask in &masks {
+        has_config |= mask.starts_with("desiredState.configs.");
+    }
+    if has_config {
         masks.push(USERS_MASK);
     }
     let mut state = Node::empty();
@@ -82,6 +85,7 @@ pub(crate) fn print(
         } else {
             "use 'ank apply --restart-dependents', or "
         };
+        // Dependents that the update itself ends block nothing.
         if let Some(blocked) = reasons.blocked_stops(&ending, &ending) {
             let text = blocked.text(remedy);
             output.warn(format_args!("when it is applied, {text}"));
@@ -219,7 +223,7 @@ impl Differences {
 }
 
 impl Difference {
-    /// The object that `mask` names; `None` when it is the same in both states.
+    /// The difference of the object that `mask` names; `None` if it is the same in both states.
     fn of(mask: &str, old: &Node, new: &Node) -> Option<Self> {
         let path = parts(mask);
         let (part, kind, name) = match path[..] {

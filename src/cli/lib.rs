@@ -89,43 +89,45 @@ fn run(arguments: &Arguments, output: &mut Output) -> Result<ExitCode, CliError>
     }
     let signals = signals(verb);
     let mut session = Session::new(&settings, signals);
-    let (waiting, ignore_modes) = (settings.waiting, settings.ignore_modes);
-    let result = run_verb(
-        verb,
-        &mut Context {
-            link: &mut session,
-            output,
-            waiting,
-            ignore_modes,
-        },
-    );
-    if !result.as_ref().is_err_and(CliError::is_interrupted) {
+    let mut context = Context {
+        link: &mut session,
+        output,
+        waiting: settings.waiting,
+        ignore_modes: settings.ignore_modes,
+    };
+    let result = run_verb(verb, &mut context);
+    let is_interrupted = match &result {
+        Err(error) => error.is_interrupted(),
+        Ok(_) => false,
+    };
+    if !is_interrupted {
         session.warn_of_storage(output);
     }
-    session.close(
-        result
-            .as_ref()
-            .map_or_else(CliError::is_interrupted, |_| true),
-    );
-    if result.as_ref().is_err_and(CliError::is_interrupted) && signals.len() == 1 {
-        // What is left in force was said: the end is that of all commands which signals end.
+    session.close(is_interrupted || result.is_ok());
+    if is_interrupted && signals == SIGINT_ONLY {
+        // The command has printed its warning. Now the signal ends the program as usual.
         let _ = signal_hook::low_level::emulate_default_handler(SIGINT);
     }
     result
 }
 
-/// The signals that a command reacts to: all, where they are its usual end, with the exit code of
-/// success. It is none where an end is awaited: a script must not take the signal for it.
+/// The signals of a command that warns of unfinished work before the signal ends it.
+const SIGINT_ONLY: &[c_int] = &[SIGINT];
+/// The signals of a command that usually ends by one of them, with the exit code of success.
+const ALL_SIGNALS: &[c_int] = &[SIGINT, SIGTERM, SIGQUIT, SIGHUP];
+
+/// The signals that a command catches. All others end the program.
 fn signals(verb: &Verb) -> &'static [c_int] {
     match verb {
+        // With a condition for its end, a signal is no success: a script would take it for that
+        // end.
         Verb::Logs(_)
         | Verb::Get(Get::Events(EventsArguments {
             until: None,
             count: None,
             since: None,
             ..
-        })) => &[SIGINT, SIGTERM, SIGQUIT, SIGHUP],
-        // Who interrupts the wait is told what stays in force.
+        })) => ALL_SIGNALS,
         Verb::Apply(ApplyArguments { dry_run: false, .. })
         | Verb::Mode(ModeArguments { mode: Some(_), .. })
         | Verb::Set(_)
@@ -135,7 +137,7 @@ fn signals(verb: &Verb) -> &'static [c_int] {
         | Verb::Stop { .. }
         | Verb::Start { .. }
         | Verb::Rollback { .. }
-        | Verb::Wait(_) => &[SIGINT],
+        | Verb::Wait(_) => SIGINT_ONLY,
         _ => &[],
     }
 }
@@ -166,7 +168,7 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
         }) => {
             let update = set::update(masks_and_file, *delete_missing, output)?;
             return context.update_and_wait(Update {
-                keeps_mode: mode.keeps_mode(),
+                mode_rule: mode.rule(),
                 ..update
             });
         }
@@ -202,11 +204,11 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
             let mut update = apply::update(input, output)?;
             let pruned = prune::extend(&mut update, &input.prune, link)?;
             prune::confirm(&pruned, *yes, link, output)?;
-            let names = rows::entries(update.new_state.at(&["desiredState", "workloads"]));
-            let restart = names
-                .filter(|_| *restart_dependents)
-                .map(|(name, _)| name.to_owned())
-                .collect();
+            let mut restart = Vec::new();
+            if *restart_dependents {
+                let names = rows::names(update.new_state.at(&["desiredState", "workloads"]));
+                restart = names.map(str::to_owned).collect();
+            }
             return context.update_and_wait(Update {
                 rollback: *rollback,
                 force: *force,

@@ -7,7 +7,7 @@ use super::args::Format;
 use super::error::{CliError, Result, meant_or};
 use super::output::{self, Output, Table, TooWide, one_line};
 use super::rows::{entries, text};
-use super::session::{ServerLink, Update};
+use super::session::{ModeRule, ServerLink, Update};
 use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::field_path::parts;
 use ankaios_model::modes::{ESSENTIAL_TAG, MODES_TAG, mode_names};
@@ -19,9 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The part of the complete state with the modes of the server.
 pub(crate) const PART: &str = "modes";
 
-/// Returns the modes of the server and the names of the known ones, from a complete state that was
-/// read with [`PART`]; `None` if the server has no modes. Known are the current mode, the mode for
-/// failures, and those that workloads name. They are sorted.
+/// Returns [`PART`] of a complete state, and the sorted names of the known modes: the current one,
+/// the one for failures, and those that workloads name. `None` if the server has no modes.
 pub(crate) fn of_server(state: &Node) -> Option<(&Node, Vec<&str>)> {
     let modes = state.get(PART)?;
     modes.get("configItem")?;
@@ -98,7 +97,7 @@ pub(crate) fn show(link: &mut dyn ServerLink, format: Format, output: &mut Outpu
     output::show(format, &data, &table, TooWide::Drop, None, output)
 }
 
-/// Says why the server itself has switched, if it has.
+/// Warns of the cause if the server itself has switched the mode.
 pub(crate) fn warn_of_cause(modes: &Node, output: &mut Output) {
     if let Some(cause) = modes.get("cause") {
         output.warn(one_line(text(cause, &[])));
@@ -146,23 +145,23 @@ pub(crate) fn switch(link: &mut dyn ServerLink, mode: &str, may_be_new: bool) ->
     })
 }
 
-/// Leaves the config item of the mode out of an update that does not change it, or must keep it: so
-/// the update does not overwrite a switch that comes in between. Returns an error text if the update
-/// would switch the mode by accident. To create or delete the item is no switch: the server ensures
-/// that no workload names modes without it.
+/// Applies the mode rule of an update. Leaves the config item of the mode out if the update does not
+/// change it, so that a switch by others in between is not overwritten. Returns an error text if the
+/// update must not switch the mode and would. To create or delete the item is no switch: the server
+/// ensures that no workload names modes without it.
 // [impl->swdd~cli-switches-no-mode-by-accident~1]
 pub(crate) fn leave_out(update: &mut Update, link: &mut dyn ServerLink) -> Result<Option<String>> {
-    let Some(keeps) = update.keeps_mode else {
+    if update.mode_rule == ModeRule::MaySwitch {
         return Ok(None);
-    };
+    }
     let state = link.complete_state(&[PART, "desiredState.configs"])?;
     let Some((modes, _)) = of_server(&state) else {
         return Ok(None);
     };
-    let configs = ["desiredState", "configs"];
     let item = text(modes, &["configItem"]);
-    let path = [configs[0], configs[1], item];
-    // First, the masks without the item.
+    let configs = ["desiredState", "configs"];
+    let path = ["desiredState", "configs", item];
+    // First, the masks without the item. Instead of all configs they name each other one.
     let mut others = Vec::new();
     for part in [state.at(&configs), update.new_state.at(&configs)] {
         for (name, _) in entries(part) {
@@ -189,7 +188,7 @@ pub(crate) fn leave_out(update: &mut Update, link: &mut dyn ServerLink) -> Resul
     // Then, whether the update changes the item.
     let old = modes.get("current");
     let new = update.new_state.at(&path);
-    if !keeps && old != new {
+    if update.mode_rule == ModeRule::MustNotSwitch && old != new {
         let names_item = masks != update.masks;
         if !names_item || old.is_none() || new.is_none() {
             return Ok(None);
@@ -210,9 +209,9 @@ pub(crate) fn leave_out(update: &mut Update, link: &mut dyn ServerLink) -> Resul
     Ok(None)
 }
 
-/// Of more warnings only the number is shown.
+/// Number of warnings that are printed.
 const WARNINGS_SHOWN: usize = 10;
-/// The masks that a check reads: an update does not contain these fields.
+/// The parts of the state that a check reads.
 const CHECK_MASKS: [&str; 3] = [
     PART,
     "desiredState.workloads.*.tags",
@@ -221,9 +220,9 @@ const CHECK_MASKS: [&str; 3] = [
 
 type TaggedWorkloads<'s> = BTreeMap<&'s str, &'s Node>;
 
-/// Checks the workloads of an update to `new_state` if one has the tag `modes`. A server without
-/// modes would run all of them at once, so nothing is sent to it; a server with modes accepts what
-/// probably is a mistake, so that is only warned of.
+/// Checks the workloads of an update if one has the tag `modes`. Refuses a server without modes,
+/// which would run all of them at once. Otherwise only warns of probable mistakes: the server
+/// accepts them.
 // [impl->swdd~cli-modes-need-a-server-with-modes~1]
 pub(crate) fn check(
     new_state: &Node,
@@ -275,10 +274,11 @@ fn with_tag<'s>(workloads: &TaggedWorkloads<'s>, tag: &str) -> Vec<&'s str> {
     names
 }
 
-/// A mode that only one workload names, although it resembles another one, is probably misspelt.
+/// Returns a warning for each mode that is probably misspelt: only one workload names it, and it
+/// resembles another mode.
 fn unknown_modes(modes: &Node, known: &[&str], new_state: &Node) -> Vec<String> {
+    // First, add the mode that this update switches to, and those that several workloads name.
     let mut known: BTreeSet<&str> = known.iter().copied().collect_entries();
-    // The mode that this update switches to, and those that several workloads name.
     let item = ["desiredState", "configs", text(modes, &["configItem"])];
     known.extend(new_state.at(&item).and_then(Node::as_text));
     let mut seen = BTreeSet::new();
@@ -288,6 +288,7 @@ fn unknown_modes(modes: &Node, known: &[&str], new_state: &Node) -> Vec<String> 
             known.insert(*mode);
         }
     }
+    // Then, find those that are not known.
     let mut misspelt = Vec::new();
     for NamedMode { workload, mode } in named {
         if known.contains(mode) {
@@ -305,36 +306,35 @@ fn unknown_modes(modes: &Node, known: &[&str], new_state: &Node) -> Vec<String> 
 
 /// The modes of a workload; `None` for one that is in every mode.
 fn modes_of(workload: &Node) -> Option<BTreeSet<&str>> {
-    workload
-        .at(&["tags", MODES_TAG])
-        .and_then(Node::as_text)
-        .map(|tag| mode_names(tag).collect_entries())
+    let tag = workload.at(&["tags", MODES_TAG])?.as_text()?;
+    Some(mode_names(tag).collect_entries())
 }
 
 /// Returns a warning for each workload that is in a mode without a workload that it needs, if one of
 /// the two is sent.
 fn unmet_needs(known: &[&str], state: &Node, sent: &TaggedWorkloads<'_>) -> Vec<String> {
-    let all: TaggedWorkloads<'_> = entries(state.at(&["desiredState", "workloads"]))
-        .chain(sent.clone())
-        .collect_entries();
-    let mut every: BTreeSet<&str> = known.iter().copied().collect_entries();
+    // First, the workloads after the update, and all modes.
+    let before = entries(state.at(&["desiredState", "workloads"]));
+    let all: TaggedWorkloads<'_> = before.chain(sent.clone()).collect_entries();
+    let mut every_mode: BTreeSet<&str> = known.iter().copied().collect_entries();
     for workload in all.values() {
-        every.extend(modes_of(workload).unwrap_or_default());
+        every_mode.extend(modes_of(workload).unwrap_or_default());
     }
+    // Then, compare the modes of both ends of each dependency.
     let mut warnings = Vec::new();
     for (name, workload) in &all {
         for (needed, _) in workload.entries("dependencies") {
-            let Some((needed, other)) = all.get_key_value(needed) else {
-                continue;
-            };
             if !sent.contains_key(name) && !sent.contains_key(needed) {
                 continue;
             }
-            let Some(there) = modes_of(other) else {
-                continue;
+            let Some(dependency) = all.get(needed) else {
+                continue; // The server refuses it.
             };
-            let own = modes_of(workload).unwrap_or_else(|| every.clone());
-            let without: Vec<&str> = own.difference(&there).copied().collect();
+            let Some(modes_of_dependency) = modes_of(dependency) else {
+                continue; // It is in every mode.
+            };
+            let modes = modes_of(workload).unwrap_or_else(|| every_mode.clone());
+            let without = Vec::from_iter(modes.difference(&modes_of_dependency).copied());
             if !without.is_empty() {
                 let without = without.join("', '");
                 warnings.push(format!(

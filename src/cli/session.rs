@@ -56,8 +56,8 @@ pub(crate) trait ServerLink {
     /// Reads the parts of the complete state that `masks` select; none means everything.
     fn complete_state(&mut self, masks: &[&str]) -> Result<Node>;
 
-    /// Sends an update. States received before the server accepted are no next ones: they may be
-    /// older than the update.
+    /// Sends an update. States received before its response can be older than the update, so
+    /// [`Self::next`] does not return them: see [`Accepted::earlier`].
     fn update(&mut self, content: RequestContent) -> Result<Accepted>;
 
     /// Changes the parts that `masks` name.
@@ -77,11 +77,14 @@ pub(crate) trait ServerLink {
     /// Requests logs. Returns the instances whose lines the server will send.
     fn request_logs(&mut self, request: LogsRequest) -> Result<Vec<InstanceName>>;
 
-    /// Returns what comes next, in order; `None` when `until` passed first. A signal is an error,
-    /// too.
+    /// Returns the next message of the server that is no response; `None` if `until` has passed
+    /// first.
+    ///
+    /// # Errors
+    /// A signal, the end of the connection, or an error in place of events or logs.
     fn next(&mut self, until: Option<Instant>) -> Result<Option<Incoming>>;
 
-    /// Returns the next states; `None` when `until` passed first.
+    /// Returns the next states; `None` if `until` has passed first.
     fn next_states(&mut self, until: Option<Instant>) -> Result<Option<Vec<WorkloadState>>> {
         loop {
             match self.next(until)? {
@@ -104,10 +107,10 @@ pub(crate) trait ServerLink {
     fn now(&self) -> Instant;
 }
 
-/// What the server sends by itself.
+/// A message that the server sends by itself.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Incoming {
-    /// States of instances that it broadcast.
+    /// Broadcast states of instances.
     States(Vec<WorkloadState>),
     /// A change that was subscribed to: only the parts that changed, and their paths.
     Event(Node, AlteredFields),
@@ -117,46 +120,55 @@ pub(crate) enum Incoming {
     Stopped(InstanceName),
 }
 
+/// The rule of an update for the mode of the vehicle.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum ModeRule {
+    /// The update can switch it.
+    #[default]
+    MaySwitch,
+    /// An update that would switch it is refused.
+    MustNotSwitch,
+    /// The config item of the mode is left out of the update.
+    Keep,
+}
+
 /// A change of the state, ready to be sent.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Update {
     /// Parts of a complete state.
     pub(crate) new_state: Node,
-    /// Which parts to take from it; what it lacks is deleted.
+    /// Which parts to take from it. A part that it lacks is deleted.
     pub(crate) masks: Vec<String>,
-    /// Workloads that the command line names: one that does not exist may be a typing error.
+    /// Workloads that the command deletes by name. A name that does not exist may be a typing
+    /// error, so it is warned of.
     pub(crate) deleted: Vec<String>,
-    /// Try it also when the server has undone the same before.
+    /// Send it even if the server has rolled the same update back before.
     pub(crate) force: bool,
-    /// Put back what was there when it fails.
+    /// Restore the earlier state if it fails.
     pub(crate) rollback: bool,
-    /// Workloads to restart with all that need them; of those in a new state the ones that it
-    /// changes.
+    /// Workloads to restart with their dependents. With a new state, only those that it changes are
+    /// restarted.
     pub(crate) restart: Vec<String>,
-    /// Instead of all that: what was there before this guarded update, of which the masks are the
-    /// names.
+    /// The guarded update to roll back, in place of all above. Then `masks` name its objects.
     pub(crate) rollback_of: Option<u64>,
-    /// Instead of all that: workloads to stop and to start.
+    /// Workloads to stop and to start, in place of all above.
     pub(crate) stop_and_start: StopAndStart,
-    /// What is printed first when the server has accepted it, if it is a switch of the mode, a stop
-    /// or a start; else empty.
+    /// The text for an accepted switch of the mode, stop or start; empty for all other updates.
     pub(crate) accepted: String,
     /// Whether a server without modes must not get workloads with the tag `modes`.
     pub(crate) checks_modes: bool,
-    /// Whether the mode stays as it is, whatever is in `new_state`; when not, an update that would
-    /// switch it is refused. `None`: it may switch.
-    pub(crate) keeps_mode: Option<bool>,
+    pub(crate) mode_rule: ModeRule,
 }
 
 impl Accepted {
-    /// Whether no instance starts or ends.
+    /// Returns whether no instance starts or ends.
     pub(crate) fn changes_nothing(&self) -> bool {
         self.added.is_empty() && self.deleted.is_empty()
     }
 }
 
 impl Update {
-    /// Whether there is nothing to send.
+    /// Returns whether there is nothing to send.
     pub(crate) fn is_empty(&self) -> bool {
         self.masks.is_empty()
             && self.restart.is_empty()
@@ -164,33 +176,34 @@ impl Update {
             && !self.is_stop_or_start()
     }
 
-    /// Whether it only restarts workloads.
+    /// Returns whether it only restarts workloads.
     pub(crate) fn is_restart(&self) -> bool {
         self.masks.is_empty() && !self.restart.is_empty()
     }
 
-    /// Whether it rolls back a guarded update.
+    /// Returns whether it rolls back a guarded update.
     pub(crate) fn is_rollback(&self) -> bool {
         self.rollback_of.is_some()
     }
 
-    /// Whether it stops or starts workloads.
+    /// Returns whether it stops or starts workloads.
     pub(crate) fn is_stop_or_start(&self) -> bool {
         self.stop_and_start != StopAndStart::default()
     }
 
-    /// Whether it switches the mode.
+    /// Returns whether it is the one that `ank mode` makes.
     pub(crate) fn is_mode_switch(&self) -> bool {
+        // Only these two kinds have a text.
         !self.accepted.is_empty() && !self.is_stop_or_start()
     }
 
-    /// Whether it is of manifests, or parts of a state, of the user.
+    /// Returns whether its new state is that of a user, from manifests, a state file or options.
     pub(crate) fn has_manifests(&self) -> bool {
         !self.is_restart() && !self.is_rollback() && self.accepted.is_empty()
     }
 }
 
-/// What commands work with.
+/// The server, the streams and the settings of a command.
 pub(crate) struct Context<'c> {
     pub(crate) link: &'c mut dyn ServerLink,
     pub(crate) output: &'c mut Output,
@@ -205,20 +218,28 @@ pub(crate) struct Context<'c> {
 pub(crate) struct Session<'s> {
     settings: &'s CliSettings,
     connection: Option<OpenConnection>,
-    /// Received while a response was awaited, oldest first.
+    /// States received while a response was awaited, oldest first.
     kept: Vec<WorkloadState>,
-    /// Id of the subscription or the request for logs, whose events and lines are responses with
-    /// this id, too, and the error that a text of the server is then.
-    stream: (String, fn(ErrorResponse) -> CliError),
+    stream: ResponseStream,
     /// Signals that end the command; all others keep their default action.
     signals: &'static [c_int],
-    /// Where they arrive, from the first request on.
+    /// Receives these signals, from the first request on.
     interrupts: Receiver<()>,
-    /// What the responses to updates said about the stored state; `None` when no update was
-    /// accepted.
-    storage: Option<Option<String>>,
-    /// Whether the server has sent something, or the connection is one without TLS in any case.
+    /// Whether the server has accepted an update.
+    has_updated: bool,
+    /// The warning about the stored state in the response to the last update.
+    storage_warning: Option<String>,
+    /// Whether TLS cannot be the cause of an end of the connection: the server has sent a message,
+    /// or its address is a socket.
     is_understood: bool,
+}
+
+/// The subscription or the request for logs that the server still responds to.
+struct ResponseStream {
+    /// The id of its request, and so of all its responses; empty without a stream.
+    request_id: String,
+    /// Makes the error if a response refuses it.
+    refused: fn(ErrorResponse) -> CliError,
 }
 
 struct OpenConnection {
@@ -227,14 +248,20 @@ struct OpenConnection {
     events: Receiver<Result<FromServer, StreamEnd>>,
 }
 
+/// The parts of a new connection that its sender does not need.
+struct ReceivingEnd {
+    receiver: ClientReceiver,
+    hangup: Hangup,
+}
+
 impl<'s> Session<'s> {
-    /// Of the `signals` each ends every wait with [`CliError::Interrupted`].
+    /// Each of `signals` will end a wait with [`CliError::Interrupted`].
     pub(crate) fn new(settings: &'s CliSettings, signals: &'static [c_int]) -> Self {
         let is_understood = settings.url.is_socket();
-        let stream = (
-            String::new(),
-            CliError::response as fn(ErrorResponse) -> CliError,
-        );
+        let stream = ResponseStream {
+            request_id: String::new(),
+            refused: CliError::response,
+        };
         Self {
             settings,
             connection: None,
@@ -242,93 +269,94 @@ impl<'s> Session<'s> {
             stream,
             signals,
             interrupts: never(),
-            storage: None,
+            has_updated: false,
+            storage_warning: None,
             is_understood,
         }
     }
 
     fn connect(&mut self, deadline: Instant) -> Result<OpenConnection> {
-        if let signals @ [_, ..] = std::mem::take(&mut self.signals) {
+        // First, catch signals: they can end the wait for the connection.
+        let signals = std::mem::take(&mut self.signals);
+        if !signals.is_empty() {
             self.interrupts = catch(signals).map_err(|error| {
                 CliError::start(format_args!("cannot catch signals: {error}"), "")
             })?;
         }
-        let CliSettings {
-            url,
-            security,
-            response_timeout,
-            message_max,
-            ..
-        } = self.settings;
-        let limit = patience(CONNECT_MAX).min(*response_timeout);
+        // Then, connect on the thread that will send.
+        let url = &self.settings.url;
+        let limit = patience(CONNECT_MAX).min(self.settings.response_timeout);
         let options = ClientOptions {
             url: url.clone(),
-            security: security.clone(),
+            security: self.settings.security.clone(),
             service: Service::Cli,
             connect_limit: limit,
-            message_max: message_max.0 as usize,
-        };
-        let no_thread = |error| CliError::start(format_args!("cannot start a thread: {error}"), "");
-        let hello = ToServer::CommanderHello {
-            version: VERSION.to_owned(),
+            message_max: self.settings.message_max.0 as usize,
         };
         // Messages of `ank` waiting to be sent. It sends one request at a time, so only a stuck
         // server fills this.
         let (requests, to_send) = bounded(4);
         let (connected, connection) = bounded(1);
-        let connect_and_send = move || {
-            let (sender, result) = match client::connect(&options, hello) {
-                Ok((sender, receiver, hangup)) => (Some(sender), Ok((receiver, hangup))),
-                Err(error) => (None, Err(error)),
-            };
-            let is_taken = connected.send(result).is_ok(); // Else the command has ended.
-            if let Some(sender) = sender
-                && is_taken
-            {
-                send_all(sender, &to_send);
-            }
+        threads::spawn("cli:tx", STACK_LARGE, move || {
+            connect_and_send(&options, &connected, &to_send);
+        })
+        .map_err(no_thread)?;
+        let ReceivingEnd { receiver, hangup } = match self.receive(&connection, Some(deadline))? {
+            Some(Ok(end)) => end,
+            Some(Err(error)) => return Err(unreachable_server(&url.to_string(), &error, limit)),
+            None => return Err(silent_server(&url.to_string(), limit)),
         };
-        threads::spawn("cli:tx", STACK_LARGE, connect_and_send).map_err(no_thread)?;
-        match self.receive(&connection, Some(deadline))? {
-            Some(Ok((receiver, hangup))) => {
-                // Messages from the server waiting in `ank`.
-                let (to_main, events) = bounded(1024);
-                let receive = move || receive_all(receiver, &to_main);
-                threads::spawn("cli:rx", STACK_LARGE, receive).map_err(no_thread)?;
-                Ok(OpenConnection {
-                    requests,
-                    hangup,
-                    events,
-                })
-            }
-            Some(Err(error)) => Err(unreachable_server(&url.to_string(), &error, limit)),
-            None => Err(silent_server(&url.to_string(), limit)),
-        }
+        // Finally, receive on another thread. The channel has messages of the server that wait in
+        // `ank`.
+        let (to_main, events) = bounded(1024);
+        threads::spawn("cli:rx", STACK_LARGE, move || {
+            receive_all(receiver, &to_main);
+        })
+        .map_err(no_thread)?;
+        Ok(OpenConnection {
+            requests,
+            hangup,
+            events,
+        })
     }
 
-    /// The next that comes `from` there; `None` when `until` passed first.
-    fn receive<T>(&self, from: &Receiver<T>, until: Option<Instant>) -> Result<Option<T>> {
-        let late = until.map_or_else(never, at);
-        select_biased! { // A message that arrived counts, also after the time.
+    /// Receives from `channel`; `None` if `until` has passed first.
+    ///
+    /// # Errors
+    /// A signal, or the channel is closed.
+    fn receive<T>(&self, channel: &Receiver<T>, until: Option<Instant>) -> Result<Option<T>> {
+        let late = match until {
+            Some(until) => at(until),
+            None => never(),
+        };
+        select_biased! { // A message that is there is received even if the time has passed.
             recv(self.interrupts) -> _ => Err(CliError::Interrupted),
-            recv(from) -> received => received.map(Some).map_err(|_| CliError::ended(StreamEnd::Closed, false)),
+            recv(channel) -> received => match received {
+                Ok(received) => Ok(Some(received)),
+                Err(_) => Err(CliError::ended(StreamEnd::Closed, false)),
+            },
             recv(late) -> _ => Ok(None),
         }
     }
 
-    /// Sends a request and waits for its response; states received meanwhile are kept. A text of
-    /// the server is the error that `refused` makes of it.
+    /// Sends a request and waits for its response. Keeps states that are received meanwhile.
+    /// `refused` makes the error if the server refuses the request.
     fn request(
         &mut self,
         content: RequestContent,
         refused: fn(ErrorResponse) -> CliError,
     ) -> Result<ResponseContent> {
         let id = uuid::Uuid::new_v4().to_string();
-        let lasts = match &content {
+        let opens_stream = match &content {
             RequestContent::CompleteState(read) => read.subscribe,
-            content => matches!(content, RequestContent::Logs(_)),
+            RequestContent::Logs(_) => true,
+            _ => false,
         };
-        self.stream = (String::new(), refused); // Late responses to it are of no use.
+        // Further responses to an earlier request are of no use.
+        self.stream = ResponseStream {
+            request_id: String::new(),
+            refused,
+        };
         let response_timeout = self.settings.response_timeout;
         let deadline = SystemClock.now() + response_timeout; // Connecting is part of the wait.
         let connection = match self.connection.take() {
@@ -344,8 +372,8 @@ impl<'s> Session<'s> {
         loop {
             match self.next_message(Some(deadline))? {
                 Some(FromServer::Response(Response { id: of, content })) if of == id => {
-                    if lasts {
-                        self.stream.0 = id;
+                    if opens_stream {
+                        self.stream.request_id = id;
                     }
                     return match content {
                         ResponseContent::Error(error) => Err(refused(error)),
@@ -376,24 +404,24 @@ impl<'s> Session<'s> {
         }
     }
 
-    /// After an accepted update: warns when a restart of the server may lose it. The response came
-    /// before the disk was tried, so the server is asked once more; when it does not respond, what
-    /// the response said counts.
+    /// Warns after an accepted update if a restart of the server may lose it.
     pub(crate) fn warn_of_storage(&mut self, output: &mut Output) {
-        let Some(said) = self.storage.take() else {
+        if !self.has_updated {
             return;
-        };
+        }
+        // The server responds before it writes to the disk, so its warning is read once more.
         if self.connection.is_some()
             && let Ok(state) = self.complete_state(&[WARNING])
         {
             return output.warn_of_storage(&state);
         }
-        if let Some(text) = said {
+        // Without that, the warning of the response applies.
+        if let Some(text) = &self.storage_warning {
             output.warn(text);
         }
     }
 
-    /// The next message; `None` when `until` passed first.
+    /// Returns the next message; `None` if `until` has passed first.
     fn next_message(&mut self, until: Option<Instant>) -> Result<Option<FromServer>> {
         let Some(connection) = &self.connection else {
             return Err(CliError::ended(StreamEnd::Closed, false));
@@ -413,9 +441,10 @@ impl<'s> Session<'s> {
         }
     }
 
-    /// Ends the connection. `in_order` it sends `Goodbye` first if events or logs were requested,
-    /// so that the server frees what it holds for it, and waits shortly for its end. For all others
-    /// it holds nothing. The threads of the connection end by themselves, or with the program.
+    /// Closes the connection. Its threads end by themselves, or with the program.
+    ///
+    /// With `in_order` it ends an open stream first: it sends `Goodbye`, so that the server drops
+    /// the stream, and waits a moment for the end of the connection.
     pub(crate) fn close(&mut self, in_order: bool) {
         let Some(OpenConnection {
             requests,
@@ -425,8 +454,9 @@ impl<'s> Session<'s> {
         else {
             return;
         };
-        let deadline = SystemClock.now() + GOODBYE_MAX;
-        if in_order && !self.stream.0.is_empty() && requests.try_send(ToServer::Goodbye).is_ok() {
+        let has_stream = !self.stream.request_id.is_empty();
+        if in_order && has_stream && requests.try_send(ToServer::Goodbye).is_ok() {
+            let deadline = SystemClock.now() + GOODBYE_MAX;
             while let Ok(Ok(_)) = events.recv_deadline(deadline) {}
         }
         drop(events); // A reader that waits for room in the queue ends.
@@ -440,30 +470,28 @@ impl ServerLink for Session<'_> {
     }
 
     fn update(&mut self, content: RequestContent) -> Result<Accepted> {
-        match self.request(content, CliError::Refused)? {
-            ResponseContent::UpdateStateSuccess {
-                added,
-                deleted,
-                restarted,
-                warning,
-            } => {
-                self.storage = Some(warning);
-                let [mut added, deleted, restarted] = [
-                    instances(&added)?,
-                    instances(&deleted)?,
-                    instances(&restarted)?,
-                ];
-                // Some are there twice, which changes nothing.
-                added.extend(restarted.iter().cloned());
-                Ok(Accepted {
-                    added,
-                    deleted,
-                    restarted,
-                    earlier: std::mem::take(&mut self.kept),
-                })
-            }
-            _ => Err(CliError::unexpected(UNEXPECTED)),
-        }
+        let ResponseContent::UpdateStateSuccess {
+            added,
+            deleted,
+            restarted,
+            warning,
+        } = self.request(content, CliError::Refused)?
+        else {
+            return Err(CliError::unexpected(UNEXPECTED));
+        };
+        self.has_updated = true;
+        self.storage_warning = warning;
+        let mut added = instances(&added)?;
+        let deleted = instances(&deleted)?;
+        let restarted = instances(&restarted)?;
+        // An instance that is in both lists is added twice, which changes nothing.
+        added.extend(restarted.iter().cloned());
+        Ok(Accepted {
+            added,
+            deleted,
+            restarted,
+            earlier: std::mem::take(&mut self.kept),
+        })
     }
 
     fn subscribe(&mut self, masks: &[&str]) -> Result<Node> {
@@ -474,7 +502,7 @@ impl ServerLink for Session<'_> {
         self.kept.clear(); // The state that was read before is newer.
         match self.request(RequestContent::Logs(request), CliError::response)? {
             ResponseContent::LogsAccepted(instances) => {
-                self.stream.1 = CliError::logs;
+                self.stream.refused = CliError::logs;
                 Ok(instances)
             }
             _ => Err(CliError::unexpected(UNEXPECTED)),
@@ -486,35 +514,24 @@ impl ServerLink for Session<'_> {
             return Ok(Some(Incoming::States(std::mem::take(&mut self.kept))));
         }
         loop {
-            let incoming = match self.next_message(until)? {
-                Some(FromServer::WorkloadStates(states)) => Incoming::States(states),
-                Some(FromServer::Response(Response { id, content })) if id == self.stream.0 => {
-                    match content {
-                        ResponseContent::CompleteState { state, altered } => {
-                            Incoming::Event(state, altered.unwrap_or_default())
-                        }
-                        ResponseContent::LogEntries(entries) => Incoming::Lines(entries),
-                        ResponseContent::LogsStop(instance) => Incoming::Stopped(instance),
-                        ResponseContent::Error(error) => return Err(self.stream.1(error)),
-                        _ => continue,
-                    }
-                }
-                Some(_) => continue,
-                None => return Ok(None),
+            let Some(message) = self.next_message(until)? else {
+                return Ok(None);
             };
-            return Ok(Some(incoming));
+            if let Some(incoming) = self.stream.incoming(message)? {
+                return Ok(Some(incoming));
+            }
         }
     }
 
     fn cancel_logs(&mut self) {
-        let request = Request {
-            id: self.stream.0.clone(),
-            content: RequestContent::LogsCancel,
+        let Some(connection) = &self.connection else {
+            return; // The logs ended with the connection.
         };
-        // Without a connection nothing is left to end.
-        self.connection
-            .iter()
-            .for_each(|it| _ = it.requests.try_send(ToServer::Request(request.clone())));
+        let request = ToServer::Request(Request {
+            id: self.stream.request_id.clone(),
+            content: RequestContent::LogsCancel,
+        });
+        let _ = connection.requests.try_send(request); // Full or closed: the connection is lost.
     }
 
     fn reconnect(&mut self) -> Result<()> {
@@ -526,14 +543,13 @@ impl ServerLink for Session<'_> {
 
     fn read_line(&mut self) -> Result<String> {
         let (to_main, lines) = bounded(1);
-        let body = move || {
+        // A thread, so that a signal ends the wait. It ends with the program.
+        threads::spawn("cli:ask", STACK_SMALL, move || {
             let mut line = String::new();
             let result = io::stdin().read_line(&mut line).map(|_| line);
-            let _ = to_main.send(result); // After a signal it is not received any more.
-        };
-        // A thread, so that a signal ends the wait. It ends with the program.
-        threads::spawn("cli:ask", STACK_SMALL, body)
-            .map_err(|error| CliError::start(format_args!("cannot start a thread: {error}"), ""))?;
+            let _ = to_main.send(result); // Closed: a signal has ended the wait.
+        })
+        .map_err(no_thread)?;
         let Some(result) = self.receive(&lines, None)? else {
             return Ok(String::new()); // Never: there is no time limit.
         };
@@ -550,19 +566,47 @@ impl ServerLink for Session<'_> {
     }
 }
 
-fn instances(names: &[String]) -> Result<Vec<InstanceName>> {
-    let wrong = |name| {
-        CliError::unexpected(&format!(
-            "Could not parse UpdateStateSuccess message: '{name}'"
-        ))
-    };
-    names
-        .iter()
-        .map(|name| InstanceName::parse(name).ok_or_else(|| wrong(name)))
-        .collect()
+impl ResponseStream {
+    /// The message that the server has sent by itself; `None` if it is a late response.
+    ///
+    /// # Errors
+    /// The server has ended the stream with an error.
+    fn incoming(&self, message: FromServer) -> Result<Option<Incoming>> {
+        let content = match message {
+            FromServer::WorkloadStates(states) => return Ok(Some(Incoming::States(states))),
+            FromServer::Response(Response { id, content }) if id == self.request_id => content,
+            _ => return Ok(None),
+        };
+        match content {
+            ResponseContent::CompleteState { state, altered } => {
+                Ok(Some(Incoming::Event(state, altered.unwrap_or_default())))
+            }
+            ResponseContent::LogEntries(entries) => Ok(Some(Incoming::Lines(entries))),
+            ResponseContent::LogsStop(instance) => Ok(Some(Incoming::Stopped(instance))),
+            ResponseContent::Error(error) => Err((self.refused)(error)),
+            _ => Ok(None),
+        }
+    }
 }
 
-/// Begins to catch `signals`. Returns where they arrive.
+/// Parses the names of instances in the response to an update.
+fn instances(names: &[String]) -> Result<Vec<InstanceName>> {
+    let mut instances = Vec::new();
+    for name in names {
+        let Some(instance) = InstanceName::parse(name) else {
+            let text = format!("Could not parse UpdateStateSuccess message: '{name}'");
+            return Err(CliError::unexpected(&text));
+        };
+        instances.push(instance);
+    }
+    Ok(instances)
+}
+
+fn no_thread(error: io::Error) -> CliError {
+    CliError::start(format_args!("cannot start a thread: {error}"), "")
+}
+
+/// Begins to catch `signals`. The returned channel receives them.
 fn catch(signals: &[c_int]) -> io::Result<Receiver<()>> {
     let mut signals = Signals::new(signals)?;
     let (give, received) = bounded(1);
@@ -575,7 +619,31 @@ fn catch(signals: &[c_int]) -> io::Result<Receiver<()>> {
     Ok(received)
 }
 
-/// Body of `cli:tx`: sends until the channel is closed or the connection is lost.
+/// Body of `cli:tx`: connects, reports the connection to `connected`, and sends.
+fn connect_and_send(
+    options: &ClientOptions,
+    connected: &Sender<Result<ReceivingEnd, ConnectError>>,
+    requests: &Receiver<ToServer>,
+) {
+    let hello = ToServer::CommanderHello {
+        version: VERSION.to_owned(),
+    };
+    match client::connect(options, hello) {
+        Ok((sender, receiver, hangup)) => {
+            let is_received = connected
+                .send(Ok(ReceivingEnd { receiver, hangup }))
+                .is_ok();
+            if is_received {
+                send_all(sender, requests);
+            }
+        }
+        Err(error) => {
+            let _ = connected.send(Err(error)); // Closed: the command has ended.
+        }
+    }
+}
+
+/// Sends until the channel is closed or the connection is lost.
 fn send_all(mut sender: ClientSender, requests: &Receiver<ToServer>) {
     while let Ok(message) = requests.recv() {
         if sender.send(message).is_err() {
@@ -599,7 +667,7 @@ fn receive_all(mut receiver: ClientReceiver, to_main: &Sender<Result<FromServer,
 /// The end of hints for an address where no server is.
 const OTHER_SERVER: &str = "name another server with '--server-url <URL>'";
 
-/// An address that does not respond within `limit`.
+/// The error for an address that does not respond within `limit`.
 fn silent_server(url: &str, limit: Duration) -> CliError {
     let remedy = if url.starts_with("unix:") {
         "the server that listens there hangs: see its log"
@@ -613,34 +681,38 @@ fn silent_server(url: &str, limit: Duration) -> CliError {
     }
 }
 
-/// Says why there is no connection, and what to do.
+/// The error for a connection that failed.
 fn unreachable_server(url: &str, error: &ConnectError, limit: Duration) -> CliError {
-    let (cause, hint) = match error {
+    let hint = match error {
         ConnectError::Connect { source, .. } if source.kind() == io::ErrorKind::TimedOut => {
             return silent_server(url, limit);
         }
-        ConnectError::Connect { source, .. } => {
-            let remedy = match source.kind() {
-                io::ErrorKind::PermissionDenied => {
-                    "run it as root or as a member of the group of the socket".to_owned()
-                }
-                io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
-                    format!("check the address and the network, or {OTHER_SERVER}")
-                }
-                _ => format!("start ank-server there, or {OTHER_SERVER}"),
-            };
-            (source.to_string(), remedy)
+        ConnectError::Connect { source, .. } => connect_hint(source.kind()),
+        ConnectError::Resolve { .. } => format!("check the host name, or {OTHER_SERVER}"),
+        ConnectError::Tls { source, .. } => tls_hint(source).to_owned(),
+    };
+    let cause = match error {
+        ConnectError::Connect { source, .. } | ConnectError::Resolve { source, .. } => {
+            source.to_string()
         }
-        ConnectError::Resolve { source, .. } => (
-            source.to_string(),
-            format!("check the host name, or {OTHER_SERVER}"),
-        ),
-        ConnectError::Tls { source, .. } => (source.to_string(), tls_hint(source).to_owned()),
+        ConnectError::Tls { source, .. } => source.to_string(),
     };
     CliError::Unreachable {
         url: url.to_owned(),
         cause,
         hint,
+    }
+}
+
+fn connect_hint(cause: io::ErrorKind) -> String {
+    match cause {
+        io::ErrorKind::PermissionDenied => {
+            "run it as root or as a member of the group of the socket".to_owned()
+        }
+        io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
+            format!("check the address and the network, or {OTHER_SERVER}")
+        }
+        _ => format!("start ank-server there, or {OTHER_SERVER}"),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Differences as text and JSON, against a scripted server.
 
 use super::*;
+use crate::session::ModeRule;
 use crate::set;
 use crate::tests::{Played, Step, let_need, play, state};
 use ankaios_model::execution_state::Phase;
@@ -466,7 +467,7 @@ fn a_switch_of_the_mode_is_said_in_words_and_a_kept_mode_is_no_difference() {
         state.as_map_mut().unwrap().insert("modes", modes);
         Step::State(state)
     };
-    let diff = |keeps_mode| {
+    let diff = |mode_rule| {
         let (new_state, masks) = (
             desired("  configs: {mode: park}\n"),
             vec!["desiredState.configs.mode".to_owned()],
@@ -474,20 +475,20 @@ fn a_switch_of_the_mode_is_said_in_words_and_a_kept_mode_is_no_difference() {
         let update = Update {
             new_state,
             masks,
-            keeps_mode,
+            mode_rule,
             ..Update::default()
         };
         play(None, [there(), there()], |server, output| {
             print(update, Format::Table, server, output)
         })
     };
-    let played = diff(Some(false));
+    let played = diff(ModeRule::MustNotSwitch);
     let expected = "warn: This would switch the mode from 'drive' to 'park'. 'ank apply' does so only with '--switch-mode'.\n";
     assert_eq!(
         (played.err.as_str(), played.result.unwrap()),
         (expected, ExitCode::Different)
     );
-    let played = diff(Some(true));
+    let played = diff(ModeRule::Keep);
     assert_eq!(
         (
             played.out.as_str(),
@@ -496,5 +497,5 @@ fn a_switch_of_the_mode_is_said_in_words_and_a_kept_mode_is_no_difference() {
         ),
         ("No differences.\n", "", ExitCode::Success)
     );
-    assert_eq!(diff(None).err, "");
+    assert_eq!(diff(ModeRule::MaySwitch).err, "");
 }

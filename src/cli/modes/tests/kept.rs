@@ -45,7 +45,7 @@ fn server(mode: Option<&str>) -> Node {
 fn left(
     mode: &str,
     masks: &[&str],
-    keeps: bool,
+    mode_rule: ModeRule,
     server: Node,
 ) -> (Option<String>, Vec<String>, Node) {
     let new = if mode.is_empty() {
@@ -57,7 +57,7 @@ fn left(
     let mut update = Update {
         new_state: new,
         masks,
-        keeps_mode: Some(keeps),
+        mode_rule,
         ..Update::default()
     };
     let played = play(None, [Step::State(server)], |link, _| {
@@ -80,7 +80,12 @@ fn another_mode_is_refused_by_each_mask_that_writes_the_item_and_by_no_other() {
         (&["desiredState.workloads"], false),
         (&["agents.A.tags"], false),
     ] {
-        let (refusal, left, _) = left("park", masks, false, server(Some("drive")));
+        let (refusal, left, _) = left(
+            "park",
+            masks,
+            ModeRule::MustNotSwitch,
+            server(Some("drive")),
+        );
         assert_eq!(refusal, refused.then(|| REFUSED.to_owned()), "{masks:?}");
         assert_eq!(left, masks, "{masks:?}");
     }
@@ -113,8 +118,12 @@ fn the_item_is_left_out_when_it_is_the_same_or_kept_with_masks_for_all_else() {
             ],
         ),
     ] {
-        for (mode, keeps) in [("drive", false), ("drive", true), ("park", true)] {
-            let result = left(mode, masks, keeps, server(Some("drive")));
+        for (mode, rule) in [
+            ("drive", ModeRule::MustNotSwitch),
+            ("drive", ModeRule::Keep),
+            ("park", ModeRule::Keep),
+        ] {
+            let result = left(mode, masks, rule, server(Some("drive")));
             assert_eq!(
                 result,
                 (
@@ -130,7 +139,7 @@ fn the_item_is_left_out_when_it_is_the_same_or_kept_with_masks_for_all_else() {
         left(
             "",
             &["desiredState.configs", ITEM],
-            true,
+            ModeRule::Keep,
             server(Some("drive"))
         )
         .1
@@ -148,7 +157,7 @@ fn the_item_may_be_created_and_deleted_and_is_an_ordinary_one_without_modes() {
         ("park", with_configs(&[("mode", "drive")])),
     ] {
         for mask in [ITEM, "desiredState.configs", "desiredState"] {
-            let (refusal, masks, _) = left(mode, &[mask], false, server.clone());
+            let (refusal, masks, _) = left(mode, &[mask], ModeRule::MustNotSwitch, server.clone());
             assert_eq!((refusal, masks), (None, vec![mask.to_owned()]));
         }
     }
@@ -159,7 +168,7 @@ fn a_refused_switch_names_both_modes_and_the_options_and_nothing_is_sent() {
     let update = Update {
         new_state: with_configs(&[("mode", "park")]),
         masks: vec![ITEM.to_owned()],
-        keeps_mode: Some(false),
+        mode_rule: ModeRule::MustNotSwitch,
         ..Update::default()
     };
     let played = play(
@@ -218,15 +227,15 @@ fn manifests_without_configs_deletions_and_intended_switches_are_not_looked_at()
         "apiVersion: v1\n",
     );
     for (text, delete, mode, expected) in [
-        (item, false, ModeChange::default(), Some(false)),
-        (item, false, keep(), Some(true)),
-        (item, false, switch(), None),
-        (item, true, ModeChange::default(), None),
-        (item, true, keep(), Some(true)),
-        (none, false, ModeChange::default(), None),
+        (item, false, ModeChange::default(), ModeRule::MustNotSwitch),
+        (item, false, keep(), ModeRule::Keep),
+        (item, false, switch(), ModeRule::MaySwitch),
+        (item, true, ModeChange::default(), ModeRule::MaySwitch),
+        (item, true, keep(), ModeRule::Keep),
+        (none, false, ModeChange::default(), ModeRule::MaySwitch),
     ] {
         let update = applied("looked_at", text, delete, mode.clone());
-        assert_eq!(update.keeps_mode, expected, "{text:?} {delete} {mode:?}");
+        assert_eq!(update.mode_rule, expected, "{text:?} {delete} {mode:?}");
     }
     // Nothing is read then.
     let update = Update {
