@@ -31,7 +31,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
 
-/// Prints the script or candidates when a shell requests them. Returns whether it did.
+/// Prints the script or the candidates if a shell requests them. Returns whether it did.
 pub(crate) fn respond_to_shell(
     words: impl IntoIterator<Item = impl Into<OsString>>,
 ) -> Result<bool, clap::Error> {
@@ -47,8 +47,8 @@ pub(crate) fn script(shell: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&script).into_owned())
 }
 
-/// The command tree. Options are offered where one is begun or nothing else can stand: twenty of
-/// them would hide the few names of workloads.
+/// The command tree with candidates. Unless the completed word begins with `-`, options are hidden:
+/// twenty of them would bury the few names of workloads.
 fn command() -> Command {
     let words = words_of_command_line();
     // A shell that does not pass the place of the word completes the last one.
@@ -67,6 +67,8 @@ fn command() -> Command {
     with_hidden_options(command)
 }
 
+/// Hides the options of a command and of those below it. They are candidates only where there are
+/// no others.
 fn with_hidden_options(command: Command) -> Command {
     let command = command.disable_help_flag(true).disable_version_flag(true);
     command
@@ -86,13 +88,14 @@ fn with_candidates(command: Command) -> Command {
         .mut_subcommands(with_candidates)
 }
 
+/// Adds the candidates to an argument of the command called `command`.
 fn argument_with_candidates(command: &str, argument: Arg) -> Arg {
     let Some(candidates) = candidates(command, argument.get_id().as_str()) else {
         return argument;
     };
     let or_file = argument.get_id() == "masks_and_file";
-    argument.add(ArgValueCompleter::new(move |current: &OsStr| {
-        complete(candidates, or_file, current)
+    argument.add(ArgValueCompleter::new(move |word: &OsStr| {
+        complete(candidates, or_file, word)
     }))
 }
 
@@ -105,34 +108,50 @@ struct Candidates {
     of_state: fn(&Node) -> BTreeSet<String>,
 }
 
-/// The parts of the state with the names of workloads, config items, instances and agents.
-const MASKS: &[&str] = &[
+impl Candidates {
+    /// Values in these parts of the state of the server.
+    const fn of(
+        parts: &'static [&'static str],
+        of_state: fn(&Node) -> BTreeSet<String>,
+    ) -> Option<Self> {
+        Some(Self { parts, of_state })
+    }
+
+    /// Values that need no server.
+    const fn without_server(values: fn(&Node) -> BTreeSet<String>) -> Option<Self> {
+        Self::of(&[], values)
+    }
+}
+
+/// The parts of the state with all names.
+const ALL_NAMES: &[&str] = &[
     "desiredState.workloads.*.agent",
     "desiredState.configs",
     "workloadStates",
     "agents",
 ];
-/// The part of the state with the ids of updates.
+const WORKLOADS: &[&str] = &["desiredState.workloads.*.agent"];
+const CONFIGS: &[&str] = &["desiredState.configs"];
+const AGENTS: &[&str] = &["agents"];
 const UPDATES: &[&str] = &["updates.*.phase"];
-/// The parts of the state with the modes.
 const MODES: &[&str] = &[modes::PART, "desiredState.workloads.*.tags"];
 
+/// The candidates for an argument of a command, both by their ids.
 fn candidates(command: &str, argument: &str) -> Option<Candidates> {
-    let (parts, of_state): (_, fn(&Node) -> BTreeSet<String>) = match (command, argument) {
-        ("config", "names") => (&MASKS[1..2], config_items),
-        ("agent", "names") | (_, "agent") => (&MASKS[3..], agents),
-        ("update", "names") | (_, "id") => (UPDATES, updates),
-        (_, "names") => (&MASKS[..1], workloads),
-        ("describe", "name") => (MASKS, workloads_and_agents),
-        ("state", "masks") => (MASKS, masks_and_parts_on_request),
-        (_, "masks" | "masks_and_file") => (MASKS, masks),
-        (_, "state") => (&[][..], |_| states()),
-        (_, "runtime") => (&[][..], |_| runtimes()),
-        (_, "mode") => (MODES, named_modes),
-        (_, "context") => (&[][..], |_| contexts()),
-        _ => return None,
-    };
-    Some(Candidates { parts, of_state })
+    match (command, argument) {
+        ("config", "names") => Candidates::of(CONFIGS, config_items),
+        ("agent", "names") | (_, "agent") => Candidates::of(AGENTS, agents),
+        ("update", "names") | (_, "id") => Candidates::of(UPDATES, updates),
+        (_, "names") => Candidates::of(WORKLOADS, workloads),
+        ("describe", "name") => Candidates::of(ALL_NAMES, workloads_and_agents),
+        ("state", "masks") => Candidates::of(ALL_NAMES, masks_and_parts_on_request),
+        (_, "masks" | "masks_and_file") => Candidates::of(ALL_NAMES, masks),
+        (_, "state") => Candidates::without_server(|_| states()),
+        (_, "runtime") => Candidates::without_server(|_| runtimes()),
+        (_, "mode") => Candidates::of(MODES, named_modes),
+        (_, "context") => Candidates::without_server(|_| contexts()),
+        _ => None,
+    }
 }
 
 fn config_items(state: &Node) -> BTreeSet<String> {
@@ -159,7 +178,7 @@ fn workloads_and_agents(state: &Node) -> BTreeSet<String> {
 
 fn masks_and_parts_on_request(state: &Node) -> BTreeSet<String> {
     let mut found = masks(state);
-    // Nothing without a server, as for all other parts.
+    // The state is empty if no server has responded.
     if !state.is_empty_container() {
         for part in PARTS_ON_REQUEST {
             found.insert((*part).to_string());
@@ -198,12 +217,13 @@ fn contexts() -> BTreeSet<String> {
     }
 }
 
+/// The values that begin as the completed `word`, with `or_file` also the files.
 fn complete(
     Candidates { parts, of_state }: Candidates,
     or_file: bool,
-    current: &OsStr,
+    word: &OsStr,
 ) -> Vec<CompletionCandidate> {
-    let Some(begin) = current.to_str() else {
+    let Some(begin) = word.to_str() else {
         return Vec::new();
     };
     let mut state = Node::empty();
@@ -220,56 +240,60 @@ fn complete(
         }
     }
     if or_file {
-        candidates.extend(PathCompleter::file().stdio().complete(current));
+        candidates.extend(PathCompleter::file().stdio().complete(word));
     }
     candidates
 }
 
+/// The keys of the map at `path`.
 fn keys(state: &Node, path: &[&str]) -> BTreeSet<String> {
     entries(state.at(path))
         .map(|(name, _)| name.to_owned())
         .collect_entries()
 }
 
-/// The masks that lead to something in `state`.
+/// Names in the longest completed mask: down to one object. Below objects there are too many.
+const MASK_NAMES_MAX: usize = 3;
+
+/// The masks that select parts of `state`.
 fn masks(state: &Node) -> BTreeSet<String> {
-    fn collect(node: &Node, above: &str, depth: usize, found: &mut BTreeSet<String>) {
-        // Workloads that are not scheduled are below an agent without a name, which no mask can
-        // name.
-        for (name, node) in entries(Some(node)).filter(|(name, _)| !name.is_empty()) {
-            let mask = format!("{above}{name}");
-            if depth > 1 {
-                collect(node, &format!("{mask}."), depth - 1, found);
-            }
-            found.insert(mask);
-        }
-    }
     let mut found = BTreeSet::new();
-    collect(state, "", 3, &mut found); // Below an object there are too many.
+    add_masks(state, "", MASK_NAMES_MAX, &mut found);
     found
 }
 
-/// The words that the shell passes on.
-fn words_of_command_line() -> Vec<OsString> {
-    std::env::args_os()
-        .skip_while(|word| word != "--")
-        .skip(1)
-        .collect()
+/// Adds the masks with at most `names_max` names below `node`. They begin with `above`.
+fn add_masks(node: &Node, above: &str, names_max: usize, found: &mut BTreeSet<String>) {
+    if names_max == 0 {
+        return;
+    }
+    for (name, node) in entries(Some(node)) {
+        // Workloads that are not scheduled have an agent without a name. No mask can select it.
+        if name.is_empty() {
+            continue;
+        }
+        let mask = format!("{above}{name}");
+        add_masks(node, &format!("{mask}."), names_max - 1, found);
+        found.insert(mask);
+    }
 }
 
-/// Reads `masks` from the server of the typed words, the environment and the config file.
+/// The words that the shell passes on, behind `--`.
+fn words_of_command_line() -> Vec<OsString> {
+    let words = std::env::args_os().skip_while(|word| word != "--");
+    words.skip(1).collect()
+}
+
+/// Longest wait for the server while a command line is completed: a prompt must not hang.
+const RESPONSE_MAX: Duration = Duration::from_secs(1);
+
+/// Reads `masks` from the server that the typed words, the environment and the config file select.
 fn read_state(masks: &[&str]) -> Option<Node> {
     let typed = typed(words_of_command_line())?;
-    let settings = CliSettings::load(
-        typed.server_url.as_deref(),
-        &typed.common,
-        &mut Output::to(io::sink(), io::sink(), None),
-    );
+    let mut silent = Output::to(io::sink(), io::sink(), None);
+    let settings = CliSettings::load(typed.server_url.as_deref(), &typed.common, &mut silent);
     let mut settings = settings.ok()?;
-    // Longest wait of `ank` for names to complete a command line with: a prompt must not hang.
-    settings.response_timeout = settings
-        .response_timeout
-        .min(patience(Duration::from_secs(1)));
+    settings.response_timeout = settings.response_timeout.min(patience(RESPONSE_MAX));
     let mut session = Session::new(&settings, &[]);
     let state = session.complete_state(masks).ok();
     session.close(false);
@@ -282,6 +306,7 @@ struct TypedOptions {
     common: Common,
 }
 
+/// Parses the options in the typed words; `None` if they are wrong.
 fn typed(words: Vec<OsString>) -> Option<TypedOptions> {
     let command = args::command().ignore_errors(true);
     let matches = command.try_get_matches_from(words).ok()?;

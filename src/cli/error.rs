@@ -89,8 +89,8 @@ pub enum CliError {
 /// What most functions of commands return.
 pub(crate) type Result<T, E = CliError> = std::result::Result<T, E>;
 
-/// Frames that a server puts around the reason of a refusal, which it quotes then, the outermost
-/// first. Only the first one is shown: scripts match it.
+/// Texts that a server writes before the quoted reason of a refusal, the outermost first. Only the
+/// first one is shown: scripts match it.
 const REFUSAL_FRAMES: [&str; 3] = [
     "Update rejected: ",
     "Resulting State is invalid, reason: ",
@@ -103,7 +103,7 @@ fn unframed<'t>(text: &'t str, frame: &str) -> Option<&'t str> {
     reason.strip_prefix('\'')?.strip_suffix('\'')
 }
 
-/// The reason in a refusal without the frames of the server; `None` without the first one.
+/// The reason of a refusal without [`REFUSAL_FRAMES`]; `None` for a text without the first one.
 pub(crate) fn reason_of_refusal(text: &str) -> Option<&str> {
     let mut reason = unframed(text, REFUSAL_FRAMES[0])?;
     for frame in &REFUSAL_FRAMES[1..] {
@@ -112,7 +112,7 @@ pub(crate) fn reason_of_refusal(text: &str) -> Option<&str> {
     Some(reason)
 }
 
-/// The text of a refusal with the first frame only: their quotes would be nested.
+/// The text of a refusal with the first frame only, so that quotes are not nested.
 pub(crate) fn shown_refusal(text: &str) -> String {
     match reason_of_refusal(text) {
         Some(reason) => format!("{}{reason}", REFUSAL_FRAMES[0]),
@@ -143,7 +143,7 @@ pub(crate) fn counted(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Those of `names` that none of `known` is.
+/// The `names` that are not in `known`.
 pub(crate) fn unknown<'n, 'k>(
     names: &'n [String],
     known: impl Iterator<Item = &'k str> + Clone,
@@ -153,20 +153,19 @@ pub(crate) fn unknown<'n, 'k>(
         .filter(move |name| !known.clone().any(|known| known == **name))
 }
 
-/// The hint for an unknown `name`: the similar one of `known`, or `otherwise` where none is
-/// similar.
+/// The hint for an unknown `name`: a similar one of `known`, or `otherwise` without one.
 pub(crate) fn meant_or<'k>(
     name: &str,
     known: impl IntoIterator<Item = &'k str>,
     otherwise: &str,
 ) -> String {
-    nearest(name, known).map_or_else(
-        || otherwise.to_owned(),
-        |name| format!("did you mean '{name}'?"),
-    )
+    match nearest(name, known) {
+        Some(similar) => format!("did you mean '{similar}'?"),
+        None => otherwise.to_owned(),
+    }
 }
 
-/// What to do about an update that the server did not accept.
+/// The hint for an update that the server did not accept.
 fn hint_of_refusal(refusal: Refusal) -> &'static str {
     match refusal {
         Refusal::RolledBackBefore => "nothing was changed; 'ank apply --force' tries it again",
@@ -182,7 +181,7 @@ fn hint_of_refusal(refusal: Refusal) -> &'static str {
 }
 
 impl CliError {
-    /// Settings or connection, see [`Self::Start`].
+    /// An error of settings or of the connection, see [`Self::Start`].
     pub fn start(text: impl Display, hint: &str) -> Self {
         Self::Start {
             text: text.to_string(),
@@ -190,7 +189,7 @@ impl CliError {
         }
     }
 
-    /// A problem with a file or its content.
+    /// An error in the input or on the server, see [`Self::Input`].
     pub(crate) fn input(text: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Input {
             text: text.into(),
@@ -198,9 +197,8 @@ impl CliError {
         }
     }
 
-    /// A response that no server of this version sends.
+    /// An error about a response that no server of this version sends.
     pub(crate) fn unexpected(text: &str) -> Self {
-        // What to do about a response that cannot be used.
         Self::input(
             text,
             "check the versions of ank and server with '--version'",
@@ -222,7 +220,7 @@ impl CliError {
         Self::Logs(error.text)
     }
 
-    /// Refuses the first of `names` that no workload of `known` has.
+    /// Refuses the first of `names` that is not in `known`, the names of all workloads.
     pub(crate) fn check_workloads<'k>(
         names: &[String],
         known: impl Iterator<Item = &'k str> + Clone,
@@ -237,10 +235,11 @@ impl CliError {
         ))
     }
 
-    /// The connection ended; with a server that `understood` what was sent, TLS is not the cause.
+    /// The error for the end of a connection. If the server has `understood` a message, neither TLS
+    /// nor another program at its address is the cause.
     pub(crate) fn ended(end: StreamEnd, understood: bool) -> Self {
         match end {
-            // A refused version is no failure of the command.
+            // The same text for all commands: none of them has begun.
             StreamEnd::VersionMismatch(text) => Self::start(
                 format_args!("Ankaios version mismatch: {text}"),
                 &format!("this is ank {VERSION}; use an ank with the server's major version"),
@@ -262,7 +261,7 @@ impl CliError {
         }
     }
 
-    /// What to do about it; may be empty.
+    /// A way out of the error; may be empty.
     pub fn hint(&self) -> String {
         let hint = match self {
             Self::Start { hint, .. }
@@ -283,7 +282,7 @@ impl CliError {
         hint.to_owned()
     }
 
-    /// The exit code of a command that ends with it.
+    /// The exit code of a command that ends with this error.
     pub(crate) fn exit_code(&self) -> ExitCode {
         let refusal = match self {
             Self::Refused(error) => error.refusal,
@@ -296,12 +295,12 @@ impl CliError {
         }
     }
 
-    /// Whether a signal ended the command.
+    /// Returns whether a signal ended the command.
     pub(crate) fn is_interrupted(&self) -> bool {
         matches!(self, Self::Interrupted)
     }
 
-    /// Whether another attempt may succeed: the connection was lost, or there is none at the
+    /// Returns whether another attempt may succeed: the connection was lost, or there is none at the
     /// moment.
     pub(crate) fn is_transient(&self) -> bool {
         let lost = matches!(
@@ -314,20 +313,23 @@ impl CliError {
         lost || matches!(self, Self::Unreachable { .. } | Self::TimedOut(_))
     }
 
-    /// Whether the reader of the output ended, as in `ank get state | head -1`: no message is
-    /// printed.
+    /// Returns whether the reader of the output has ended, as in `ank get state | head -1`. Then no
+    /// message is printed.
     pub(crate) fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
     /// The whole text for the failed `action` of a command, without the prefix `error: `.
     pub(crate) fn text_for(&self, action: Option<&str>) -> String {
-        match (self, action) {
-            (Self::Start { .. } | Self::Unreachable { .. } | Self::Output(_), _) | (_, None) => {
-                self.to_string()
-            }
-            (_, Some("get state")) => format!("Could not retrieve state. {self}"),
-            (_, Some(action)) => format!("Failed to {action}: {self}"),
+        let is_same_for_all = matches!(
+            self,
+            Self::Start { .. } | Self::Unreachable { .. } | Self::Output(_)
+        );
+        match action {
+            None => self.to_string(),
+            Some(_) if is_same_for_all => self.to_string(),
+            Some("get state") => format!("Could not retrieve state. {self}"),
+            Some(action) => format!("Failed to {action}: {self}"),
         }
     }
 }

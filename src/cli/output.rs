@@ -27,8 +27,8 @@ use std::io::{self, IsTerminal, Write};
 
 /// Width without a terminal: nothing is cut or wrapped.
 pub(crate) const UNLIMITED: usize = usize::MAX;
-/// The part of the state that says what is wrong with the stored state. Servers that have none do
-/// not mind the mask.
+/// The part of the state with a warning about the stored state. A server without this part ignores
+/// the mask.
 pub(crate) const WARNING: &str = "warning";
 
 /// The size of a terminal in characters.
@@ -147,9 +147,8 @@ impl Output {
         self.raw(&shown)
     }
 
-    /// Writes lines that workloads have printed, unchanged where there is no terminal. A terminal
-    /// gets their colours and nothing else that acts on it: a workload could overwrite lines of
-    /// others, or set the clipboard.
+    /// Writes lines that workloads have printed. In a terminal only their colours act on it:
+    /// otherwise a workload could overwrite lines of others, or set the clipboard.
     pub(crate) fn lines_of_workloads(&mut self, text: &str) -> Result<()> {
         if self.terminal.is_none() {
             return self.raw(text);
@@ -186,15 +185,15 @@ impl Output {
         self.labelled("\x1b[38;5;11m", "warn:", &text);
     }
 
-    /// Warns of what is wrong with the stored state, when `state` was read with [`WARNING`] as a
-    /// mask.
+    /// Writes the warning about the stored state, if `state` has one. It must have been read with
+    /// the mask [`WARNING`].
     pub(crate) fn warn_of_storage(&mut self, state: &Node) {
         if let Some(text) = state.get(WARNING).and_then(Node::as_text) {
             self.warn(text);
         }
     }
 
-    /// Warns about names that no workload of `known` has: they are probably typing errors.
+    /// Warns about the `names` that are not in `known`: they are probably typing errors.
     pub(crate) fn warn_of_unknown_workloads<'k>(
         &mut self,
         names: &[String],
@@ -237,27 +236,29 @@ impl Output {
     fn labelled(&mut self, colour: &str, label: &str, text: &dyn Display) {
         let text = text.to_string();
         let text = printable(&text);
-        // There is no stream left for an error of standard error.
-        let _ = if self.colours {
-            writeln!(self.err, "{colour}{label}\x1b[0m {text}")
+        let line = if self.colours {
+            format!("{colour}{label}\x1b[0m {text}\n")
         } else {
-            writeln!(self.err, "{label} {text}")
+            format!("{label} {text}\n")
         };
+        let _ = self.err.write_all(line.as_bytes()); // No stream is left to report an error to.
     }
 }
 
-/// Prints a usage error of the command line `words`, or the help. An error repeats the words, which
-/// may be texts of others.
+/// Prints the help, or a usage error of the command line `words`. An error repeats words, so those
+/// that act on a terminal are escaped.
 pub(crate) fn print_usage(error: &clap::Error, words: &[OsString]) {
-    let is_hostile = words.iter().any(is_hostile);
-    // There is no stream left for an error of this one.
-    let _ = if error.use_stderr() && is_hostile {
-        io::stderr().write_all(printable(&error.render().to_string()).as_bytes())
+    let has_hostile_word = words.iter().any(is_hostile);
+    // No stream is left to report an error to.
+    if error.use_stderr() && has_hostile_word {
+        let text = error.render().to_string(); // Without colours, which would be escaped too.
+        let _ = io::stderr().write_all(printable(&text).as_bytes());
     } else {
-        error.print()
-    };
+        let _ = error.print();
+    }
 }
 
+/// Returns whether a word would act on a terminal that prints it.
 fn is_hostile(word: &OsString) -> bool {
     word.to_string_lossy().chars().any(acts_on_terminal)
 }

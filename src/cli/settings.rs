@@ -50,12 +50,12 @@ pub struct CliSettings {
     pub(crate) ignore_modes: bool,
 }
 
-/// What a wait does about instances of agents that are not connected.
+/// The way of a wait with instances of agents that are not connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AbsentAgents {
-    /// It does not wait for them: without a limit that could last for ever.
+    /// The wait ends without them: it has no limit, and the agents may never connect.
     Skipped,
-    /// It waits for them until its limit.
+    /// The wait includes them, and ends at its limit.
     Awaited,
 }
 
@@ -71,18 +71,20 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Whether workloads are judged also when the update does not change them: who asks for a
-    /// result gets it from every call, also after one that was interrupted.
+    /// Returns whether the exit code depends on all workloads that a command names. Then a command
+    /// that is repeated, after an interrupt for example, also evaluates those that it does not
+    /// change.
     pub(crate) fn judges(&self) -> bool {
         self.fail_on_error || self.limit.is_some()
     }
 
-    /// When a wait that begins `now` is given up; `None`: never.
+    /// The end of a wait that begins `now`; `None` without a limit.
     pub(crate) fn give_up(&self, now: Instant) -> Option<Instant> {
-        self.limit.and_then(|limit| now.checked_add(limit))
+        now.checked_add(self.limit?)
     }
 
-    /// What the wait does about agents that are not connected: one may connect until the limit.
+    /// The way of the wait with agents that are not connected: with a limit, one may connect
+    /// before.
     pub(crate) fn absent(&self) -> AbsentAgents {
         if self.limit.is_some() {
             AbsentAgents::Awaited
@@ -113,35 +115,38 @@ struct Tables<T> {
     contexts: Option<BTreeMap<String, T>>,
 }
 
-/// The keys of the table of `context`, or else `default`; those that it lacks are taken from the
-/// top.
+/// The keys at the top of `file`, replaced by those in the table of `context`. Without a context it
+/// is the table `default`.
 fn merged<T: DeserializeOwned>(file: &ConfigFile, context: Option<&str>) -> Result<T, ConfigError> {
-    file.keys::<Tables<T>>()?; // All are checked, also the unused ones.
+    // First, check all keys, even those of tables that are not used.
+    file.keys::<Tables<T>>()?;
     let top = file.keys::<T>()?;
+    // Then, merge both tables.
     let mut keys: toml::Table = file.keys()?;
     let table = match context {
         Some(name) => keys.get("contexts").and_then(|contexts| contexts.get(name)),
         None => keys.get("default"),
     };
-    let table = table.and_then(toml::Value::as_table).cloned();
-    keys.extend(table.into_iter().flatten());
-    Ok(keys.try_into().unwrap_or(top)) // Each of them was checked.
+    if let Some(toml::Value::Table(table)) = table.cloned() {
+        keys.extend(table);
+    }
+    Ok(keys.try_into().unwrap_or(top)) // It cannot fail: each key was checked.
 }
 
 /// The names of all contexts of `file`.
 fn contexts(file: &ConfigFile) -> Result<Vec<String>, ConfigError> {
-    let contexts = file
-        .keys::<Tables<IgnoredAny>>()?
-        .contexts
-        .unwrap_or_default();
-    Ok(contexts.into_keys().collect())
+    let tables = file.keys::<Tables<IgnoredAny>>()?;
+    match tables.contexts {
+        Some(contexts) => Ok(contexts.into_keys().collect()),
+        None => Ok(Vec::new()),
+    }
 }
 
 /// Time to wait for a response of the server, unless an option or the file says another.
 const RESPONSE_TIMEOUT_DEFAULT_MS: u64 = 3000;
 
 impl CliSettings {
-    /// Decides all settings; sets the levels of `output`.
+    /// Merges the command line with the config file. Sets the levels of `output`.
     pub fn load(server_url: Option<&str>, common: &Common, output: &mut Output) -> Result<Self> {
         output.set_level(common.quiet, common.verbose); // For warnings about the file.
         let file = find_file(common, output)?;
@@ -158,7 +163,7 @@ impl CliSettings {
         Ok(Self {
             url,
             security,
-            // 49 days at most: no clock overflows by that.
+            // At most 49 days, so that no point in time overflows.
             response_timeout: Duration::from_millis(response_timeout.min(NUMBER_MAX)),
             message_max: keys.max_message_size.unwrap_or_default(),
             waiting: Waiting {
@@ -171,13 +176,16 @@ impl CliSettings {
     }
 }
 
-/// Returns whether an option is on: by its flag, else by the key of the file, which the opposite flag
-/// overrides.
-fn is_on(flag: bool, opposite: bool, key: Option<bool>) -> bool {
+/// Returns whether an option is on: by its flag, or by its key in the file unless the opposite flag
+/// is given.
+fn is_on(flag: bool, opposite_flag: bool, key: Option<bool>) -> bool {
     if flag {
         return true;
     }
-    !opposite && key.unwrap_or(false)
+    if opposite_flag {
+        return false;
+    }
+    key.unwrap_or(false)
 }
 
 /// The chosen context. An empty name means the table `default`, so that an option can override the
@@ -186,20 +194,22 @@ fn wanted_context(common: &Common) -> Option<&str> {
     common.context.as_deref().filter(|name| !name.is_empty())
 }
 
-/// Warns when the environment leads to another server than the context: a context is chosen for its
-/// server.
+/// Warns if the environment overrides the server of the chosen context: users choose a context for
+/// its server.
 fn warn_of_other_server(
     server_url: Option<&str>,
     common: &Common,
     keys: &SettingsKeys,
     output: &mut Output,
 ) {
-    let (Some(context), Some(used), Some(not_used)) =
-        (wanted_context(common), server_url, &keys.server_url)
-    else {
+    let Some(context) = wanted_context(common) else {
         return;
     };
-    if used != not_used && is_of_environment(used) {
+    if let Some(used) = server_url
+        && let Some(not_used) = &keys.server_url
+        && used != not_used
+        && is_of_environment(used)
+    {
         output.warn(one_line(&format!(
             "the server is '{used}' of ANK_SERVER_URL, not '{not_used}' of context '{context}'"
         )));
@@ -207,40 +217,43 @@ fn warn_of_other_server(
 }
 
 fn is_of_environment(url: &str) -> bool {
-    std::env::var_os("ANK_SERVER_URL").is_some_and(|variable| variable == url)
+    match std::env::var_os("ANK_SERVER_URL") {
+        Some(variable) => variable == url,
+        None => false,
+    }
 }
 
-/// Reads the first config file that exists, if any.
+/// Reads the config file of the command line, or the first of the usual ones that exists.
 fn find_file(common: &Common, output: &mut Output) -> Result<Option<ConfigFile>, ConfigError> {
-    let home = std::env::var_os("HOME");
-    // Config file of the user, below `$HOME`.
-    let user_file = home.map(|home| {
-        PathBuf::from(if home.is_empty() { "/".into() } else { home })
-            .join(".config/ankaios/ank.conf")
-    });
-    // Only where something is missing without that file: most machines of a vehicle have no HOME.
-    if user_file.is_none() && common.ank_config.is_none() && common.context.is_some() {
+    let mut places = Vec::new();
+    if let Some(file) = user_file() {
+        places.push(file);
+    } else if common.ank_config.is_none() && common.context.is_some() {
+        // Without a context nothing is missing: most machines of a vehicle have no HOME.
         output.warn(format_args!(
             "HOME environment variable not found, continue with searching only system config file at '{SYSTEM_FILE}'."
         ));
     }
-    let places: Vec<PathBuf> = user_file
-        .into_iter()
-        .chain([PathBuf::from(SYSTEM_FILE)])
-        .collect();
+    places.push(PathBuf::from(SYSTEM_FILE));
     ConfigFile::find(common.ank_config.as_deref(), &places)
 }
 
-/// The contexts that can be chosen, for completion; none when there is no usable file.
+/// Config file of the user, below `$HOME`.
+fn user_file() -> Option<PathBuf> {
+    let mut home = std::env::var_os("HOME")?;
+    if home.is_empty() {
+        home = "/".into();
+    }
+    Some(PathBuf::from(home).join(".config/ankaios/ank.conf"))
+}
+
+/// The contexts that can be chosen, for completion; none without a usable file.
 pub fn known_contexts(common: &Common) -> Vec<String> {
-    let file = find_file(
-        common,
-        &mut Output::to(std::io::sink(), std::io::sink(), None),
-    )
-    .ok()
-    .flatten();
-    file.and_then(|file| contexts(&file).ok())
-        .unwrap_or_default()
+    let mut silent = Output::to(std::io::sink(), std::io::sink(), None);
+    match find_file(common, &mut silent) {
+        Ok(Some(file)) => contexts(&file).unwrap_or_default(),
+        Ok(None) | Err(_) => Vec::new(),
+    }
 }
 
 /// The keys of the file, and its certificates.
@@ -311,6 +324,7 @@ fn no_context(name: &str, file: Option<&ConfigFile>, known: &[String]) -> CliErr
     )
 }
 
+/// Decides the address of the server and how the connection is protected.
 fn connection(
     server_url: Option<&str>,
     common: &Common,
@@ -319,6 +333,7 @@ fn connection(
     pems: Pems,
     output: &mut Output,
 ) -> Result<(ServerUrl, Security)> {
+    // First, the certificates and the address.
     let paths = [
         common.ca_pem.as_deref(),
         common.crt_pem.as_deref(),
@@ -331,13 +346,7 @@ fn connection(
         .or(keys.server_url.as_deref())
         .unwrap_or("https://127.0.0.1:25551");
     let url = ServerUrl::parse(text).map_err(|error| {
-        let place = match server_url {
-            None => file.map_or_else(String::new, |file| {
-                format!(" in {}", file.place("server_url"))
-            }),
-            Some(url) if is_of_environment(url) => " in the variable ANK_SERVER_URL".to_owned(),
-            Some(_) => String::new(),
-        };
+        let place = place_of_url(server_url, file);
         let hint = format!(
             "write it{place} as http://<host>:<port>, https://<host>:<port> or unix:///<path>"
         );
@@ -349,9 +358,12 @@ fn connection(
         output.debug(format_args!("server '{url}'"));
         return Ok((url, Security::Insecure));
     }
+    // Then, the protection.
     let insecure = !common.no_insecure && common.insecure.or(keys.insecure).unwrap_or(false);
     let (security, warning) = settings::decide_security(insecure, pems);
-    warning.into_iter().for_each(|warning| output.warn(warning));
+    if let Some(warning) = warning {
+        output.warn(warning);
+    }
     let security = security.map_err(|error| {
         let hint = if text.starts_with("http:") {
             format!("if '{url}' runs without TLS, add '-k'; otherwise set the certificates")
@@ -361,8 +373,8 @@ fn connection(
         let missing = error.options();
         CliError::start(format_args!("Missing certificate files: {missing}"), &hint)
     })?;
-    // The certificates decide about TLS, not the scheme: plain text to a TLS server would only fail
-    // later.
+    // Finally, the scheme: the certificates decide about TLS. Plain text to a server with TLS would
+    // only fail later.
     let url = url.with_tls(security != Security::Insecure);
     let protection = if url.uses_tls() {
         "mutual TLS"
@@ -371,6 +383,20 @@ fn connection(
     };
     output.debug(format_args!("server '{url}', {protection}"));
     Ok((url, security))
+}
+
+/// The place where the address of the server is written, for a text; empty for the command line.
+fn place_of_url(server_url: Option<&str>, file: Option<&ConfigFile>) -> String {
+    if let Some(url) = server_url {
+        if is_of_environment(url) {
+            return " in the variable ANK_SERVER_URL".to_owned();
+        }
+        return String::new();
+    }
+    match file {
+        Some(file) => format!(" in {}", file.place("server_url")),
+        None => String::new(),
+    }
 }
 
 /// The error of a PEM file, in one level of quotes.
@@ -391,7 +417,6 @@ fn pem_text(error: &PemError) -> String {
     }
 }
 
-/// What to do about it.
 fn pem_hint(error: &PemError) -> String {
     match error {
         PemError::Open { .. } => "check the path and the permissions of the file".to_owned(),

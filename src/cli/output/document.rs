@@ -27,6 +27,7 @@ pub(crate) struct Ordered<'n> {
 
 // [impl->swdd~api-object-serialization~1]
 impl Serialize for Ordered<'_> {
+    /// Writes the fields of an object in their order, and what is in maps and lists likewise.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match (self.node, self.kind) {
             (Node::Map(entries), Kind::Map(kind) | Kind::Named(kind)) => {
@@ -89,33 +90,29 @@ pub(crate) fn state_text(state: &Node, format: Format) -> String {
 
 /// The desired state as a manifest in YAML, which `ank apply` reads.
 pub(crate) fn manifest_text(desired: &Node) -> String {
-    let kind = Kind::Object(&STATE);
-    document(
-        &Ordered {
-            node: desired,
-            kind,
-        },
-        Format::Yaml,
-        false,
-    )
+    let manifest = Ordered {
+        node: desired,
+        kind: Kind::Object(&STATE),
+    };
+    document(&manifest, Format::Yaml, false)
 }
 
-/// Anything that can be written in both formats, which are texts, numbers, lists and maps with text
-/// keys. In a `stream`, YAML follows after a line `---`, and JSON has one line.
+/// The text of a value in YAML or JSON. In a `stream` of documents, YAML begins with a line `---`,
+/// and JSON is one line.
 pub(crate) fn document(value: &impl Serialize, format: Format, stream: bool) -> String {
     if format == Format::Yaml {
         let yaml = yaml_text(value);
-        return if stream {
-            format!("---\n{}\n", yaml.trim_end())
-        } else {
-            yaml
-        };
+        if stream {
+            return format!("---\n{}\n", yaml.trim_end());
+        }
+        return yaml;
     }
     let json = if stream {
         serde_json::to_string(value)
     } else {
         serde_json::to_string_pretty(value)
     };
+    // Texts, numbers, lists and maps with text keys can always be written.
     escaped_json(&json.unwrap_or_default()) + "\n"
 }
 
@@ -144,34 +141,34 @@ fn some_paths(paths: &[String]) -> Value {
     value(Some(paths))
 }
 
-/// Anything as a value; what is missing has none.
+/// A value for programs; null without one.
 pub(crate) fn value(of: Option<impl Serialize>) -> Value {
     let Some(of) = of else { return Value::Null };
     serde_yaml::to_value(of).unwrap_or_default() // States can always be written.
 }
 
-/// A map of the known entries: those that have a value.
+/// A map of the entries whose value is not null.
 pub(crate) fn object<K: Into<Value>>(entries: impl IntoIterator<Item = (K, Value)>) -> Value {
-    let mut known = Mapping::new();
+    let mut map = Mapping::new();
     for (key, value) in entries {
         if !value.is_null() {
-            known.insert(key.into(), value);
+            map.insert(key.into(), value);
         }
     }
-    Value::Mapping(known)
+    Value::Mapping(map)
 }
 
-/// Whether YAML does not allow a character, not even in quotes.
+/// Returns whether YAML forbids a character even in quotes.
 fn is_no_yaml(c: char) -> bool {
     matches!(c, '\u{fffe}' | '\u{ffff}')
 }
 
-/// JSON in which nothing acts on a terminal. Such characters stand only inside of texts, where an
-/// escape means the same.
+/// Escapes the characters of JSON that act on a terminal. They are only in texts, where an escape
+/// means the same.
 fn escaped_json(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for c in json.chars() {
-        // YAML is made of this, too.
+        // Texts of YAML are written as JSON, too.
         if acts_on_terminal(c) || is_no_yaml(c) {
             escaped.push_str(&format!("\\u{:04x}", u32::from(c)));
         } else {
@@ -187,8 +184,9 @@ fn yaml_text(value: &impl Serialize) -> String {
     if !text.chars().any(acts_on_terminal) {
         return text;
     }
-    // The library writes some of these characters as they are.
-    all_lines(&serde_yaml::to_value(value).unwrap_or_default()).join("\n") + "\n"
+    // The library does not escape all of these characters.
+    let value = serde_yaml::to_value(value).unwrap_or_default();
+    all_lines(&value).join("\n") + "\n"
 }
 
 /// The lines of a value as YAML.
@@ -209,9 +207,10 @@ pub(crate) struct YamlLines {
     pub(crate) below: Vec<String>,
 }
 
-/// Bytes of a key that stands before its value; YAML reads none of more than 1,024 there.
+/// Longest key that is written before its value, in bytes. YAML allows 1,024 there.
 const SHORT_KEY: usize = 128;
 
+/// Writes a value in block style as far as possible.
 pub(crate) fn yaml_lines(value: &Value) -> YamlLines {
     match value {
         Value::Mapping(map) if !map.is_empty() => map_lines(map),
@@ -257,12 +256,15 @@ fn list_lines(items: &[Value]) -> YamlLines {
     lines
 }
 
-/// A text of several lines as a block, which keeps the line end of the last one or not.
+/// Writes a text line by line. The style keeps the number of line ends at its end.
 fn block_lines(text: &str) -> YamlLines {
-    let (style, body) = match text.strip_suffix('\n') {
-        None => ("|-", text),
-        Some(body) if body.is_empty() || body.ends_with('\n') => ("|+", body),
-        Some(body) => ("|", body),
+    let body = text.strip_suffix('\n').unwrap_or(text);
+    let style = if body == text {
+        "|-" // None.
+    } else if body.is_empty() || body.ends_with('\n') {
+        "|+" // As many as there are.
+    } else {
+        "|" // One.
     };
     YamlLines {
         beside: style.to_owned(),
@@ -270,11 +272,11 @@ fn block_lines(text: &str) -> YamlLines {
     }
 }
 
-/// Whether a text of several lines can be written line by line, and is read back as it was.
+/// Returns whether a text that is written line by line is read back unchanged.
 fn is_block(text: &str) -> bool {
-    let begins_deeper = text.trim_start_matches('\n').starts_with([' ', '\t']);
+    let is_indented = text.trim_start_matches('\n').starts_with([' ', '\t']);
     let needs_escape = text.chars().any(|c| acts_on_terminal(c) || is_no_yaml(c));
-    !begins_deeper && !needs_escape
+    !is_indented && !needs_escape
 }
 
 /// A value on one line.
@@ -291,10 +293,11 @@ fn scalar(value: &Value) -> String {
 
 /// UTC with nanoseconds, the format that scripts expect.
 pub(crate) fn timestamp(now: SystemTime) -> String {
-    let nanoseconds = now
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.subsec_nanos());
-    format!("{}.{nanoseconds:09}+00:00", utc(now).trim_end_matches('Z'))
+    let since_1970 = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let nanoseconds = since_1970.subsec_nanos();
+    let to_seconds = utc(now);
+    let to_seconds = to_seconds.trim_end_matches('Z');
+    format!("{to_seconds}.{nanoseconds:09}+00:00")
 }
 
 #[cfg(test)]

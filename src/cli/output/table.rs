@@ -28,8 +28,8 @@ const PADDED_MAX: usize = 100;
 /// The indent of text below its row.
 const INDENT: &str = "  ";
 
-/// One column of one row: its heading, the cell, the key in JSON and YAML, and the value there.
-/// Without a heading it is no column of the table, without a value no part of the data.
+/// One column of one row. Tables show its heading and cell, JSON and YAML its key and value. A
+/// column without a heading is only in JSON and YAML, one without a value only in tables.
 pub(crate) struct Column {
     heading: &'static str,
     is_wide: bool,
@@ -54,7 +54,7 @@ impl Column {
         }
     }
 
-    /// A text of others.
+    /// A column with the same text in the cell and as the value.
     pub(crate) fn text(heading: &'static str, key: &str, text: &str) -> Self {
         Self::new(heading, key, one_line(text), text)
     }
@@ -134,8 +134,7 @@ impl View {
         }
     }
 
-    /// Prints the table, or one document with the rows as `key`. Those of `frames` follow each
-    /// other.
+    /// Prints the table, or a document that has the rows as `key`. `frames` prints one of several.
     pub(crate) fn print(
         self,
         key: &'static str,
@@ -150,7 +149,7 @@ impl View {
     }
 }
 
-/// Prints `table`, or `data` where the format is one for programs.
+/// Prints `table`, or `data` in a format for programs. `frames` prints one of several.
 pub(crate) fn show(
     format: Format,
     data: &impl Serialize,
@@ -176,19 +175,19 @@ pub(crate) fn show(
     output.result(&table.text(columns, too_wide))
 }
 
-/// The layout of a table that is wider than the terminal. Columns are left out from the right,
-/// which `...` behind the headings says, but for the first and that of the state; what is left ends
-/// at the edge.
+/// The way in which a table fits into a terminal that is too narrow for it. If that is not enough,
+/// columns are left out from the right, except the first and that of the state. Then the headings
+/// end in `...`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TooWide {
-    /// Nothing else.
+    /// Only leave out columns.
     Drop,
-    /// The last cell continues in the next line, below its heading.
+    /// Continue the last cell in the next line, below its heading.
     Wrap,
-    /// The last cell ends in `...`.
+    /// End the last cell in `...`.
     Shorten,
-    /// As `Wrap`, but where the last column would have less than [`SENTENCE_WIDTH`] columns there
-    /// is no table: each row takes a line, and its last cell those below it. Nothing is cut.
+    /// As `Wrap`. If the last column would have less than [`SENTENCE_WIDTH`] columns, print no table:
+    /// each row is a line without padding, with its last cell in the lines below it.
     Whole,
 }
 
@@ -554,8 +553,8 @@ impl LiveFrames {
     }
 }
 
-/// Leaves at most `lines_max` lines, the last one with the number of the others: lines that
-/// scrolled away cannot be redrawn.
+/// Keeps at most `lines_max` lines, since lines that scroll away cannot be redrawn. The last line
+/// then has the number of the others.
 fn shorten(lines: &mut Vec<String>, lines_max: usize) {
     let lines_max = lines_max.max(2);
     if lines.len() > lines_max {
