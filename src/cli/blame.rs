@@ -76,7 +76,7 @@ fn fields(start: &Start, now: u64) -> Vec<Column> {
     ]
 }
 
-/// A text that is missing for programs if it is empty.
+/// A column with a text. Programs get no value for an empty one.
 fn text_column(heading: &'static str, key: &str, text: &str) -> Column {
     let mut for_programs = None;
     if !text.is_empty() {
@@ -92,7 +92,7 @@ struct Lasted {
 }
 
 impl Lasted {
-    /// A part of `start` since `from`; `whole` once it has ended.
+    /// A part of `start` that began at `from`. `whole` is its duration if it has ended.
     fn new(start: &Start, whole: Option<u64>, from: Option<u64>, now: u64) -> Self {
         Self {
             whole,
@@ -215,9 +215,10 @@ impl Starts {
         by_workload
     }
 
-    /// The workload that was ready last, among those that pass `filter`, the dependency that it
-    /// waited for last, and so on.
+    /// The workload that was ready last, the dependency that it waited for last, and so on. The
+    /// chain begins with a workload that `filter` accepts.
     pub(crate) fn last_chain(&self, filter: impl Fn(&str) -> bool) -> BTreeSet<&str> {
+        // First, find its begin.
         let mut next = None;
         let mut last_ready = None;
         for start in &self.all {
@@ -227,6 +228,7 @@ impl Starts {
                 next = Some(start);
             }
         }
+        // Then, follow the dependencies.
         let by_workload = self.by_workload();
         let mut chain = BTreeSet::new();
         while let Some(start) = next {
@@ -244,6 +246,7 @@ fn number(timings: &Node, key: &str) -> u64 {
     number.unwrap_or_default().min(TIME_MAX)
 }
 
+/// Reads a time of at most [`TIME_MAX`].
 fn time<'de, D: Deserializer<'de>>(time: D) -> Result<Option<u64>, D::Error> {
     let time = Option::<u64>::deserialize(time)?;
     Ok(time.map(|time| time.min(TIME_MAX)))
@@ -302,11 +305,11 @@ impl Start {
     /// The begin of the start: the acceptance of the instance, or, after an earlier start, the first
     /// report.
     pub(crate) fn begin(&self) -> Option<u64> {
-        if self.starts > 1 {
-            [self.waiting, self.starting].into_iter().flatten().min()
-        } else {
-            self.desired
+        if self.starts <= 1 {
+            return self.desired;
         }
+        let reports = [self.waiting, self.starting];
+        reports.into_iter().flatten().min()
     }
 
     /// The time that it waited before it was started.
@@ -319,7 +322,7 @@ impl Start {
         between(self.starting, self.started.or(self.running).or(self.ended))
     }
 
-    /// The time from there until it was ready.
+    /// The time from the start of its container until it was ready.
     pub(crate) fn ready(&self) -> Option<u64> {
         between(self.started, self.running)
     }
@@ -331,12 +334,17 @@ impl Start {
 
     /// The time since `from` if the start continues at `now`.
     pub(crate) fn so_far(&self, from: Option<u64>, now: u64) -> Option<u64> {
-        let has_begun = self.waiting.or(self.starting).is_some();
-        let is_over = self.running.or(self.ended).is_some();
-        if !has_begun || is_over {
-            return None;
+        if self.continues() {
+            return between(from, Some(now));
         }
-        between(from, Some(now))
+        None
+    }
+
+    /// Returns whether the start has begun and is not over.
+    fn continues(&self) -> bool {
+        let has_begun = self.waiting.is_some() || self.starting.is_some();
+        let is_over = self.running.is_some() || self.ended.is_some();
+        has_begun && !is_over
     }
 }
 
@@ -467,7 +475,7 @@ impl<'s> Chart<'s> {
                 moments.insert(bar.from);
                 moments.extend(bar.to);
             }
-            continues |= start.so_far(Some(0), starts.now).is_some();
+            continues |= start.continues();
         }
         let from = moments.first().copied().unwrap_or_default();
         let last = moments.last().copied().unwrap_or_default().max(from + 1);

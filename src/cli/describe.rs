@@ -8,7 +8,7 @@ use super::error::{CliError, Result, meant_or};
 use super::events::{self, past_changes, time_of_change};
 use super::logs::has_container;
 use super::output::{Output, WARNING, all_lines, document, object, one_line, value};
-use super::rows::{self, Reasons, Row, entries, text};
+use super::rows::{self, Reasons, Row, text};
 use super::session::{Incoming, ServerLink};
 use super::top::{duration, sample_text, size};
 use super::update::{KnownUpdate, updates};
@@ -29,7 +29,7 @@ const CHANGES_SHOWN: usize = 8;
 /// Longest wait for these lines: an agent that does not respond must not delay all else.
 const LOG_MAX: Duration = Duration::from_secs(2);
 
-/// Prints what is known of the workload or the agent called `name`.
+/// Prints all that is known of the workload or the agent with the name in `arguments`.
 // [impl->swdd~cli-describes-one-object~1]
 pub(crate) fn print(
     arguments: &DescribeArguments,
@@ -37,18 +37,19 @@ pub(crate) fn print(
     output: &mut Output,
 ) -> Result<()> {
     let name = &arguments.name;
-    let whole = [
-        format!("desiredState.workloads.{name}"),
-        format!("effectiveState.workloads.{name}"),
-    ];
+    // First, read all but the usage and the logs.
+    let desired = format!("desiredState.workloads.{name}");
+    let effective = format!("effectiveState.workloads.{name}");
     let mut masks: Vec<&str> = rows::MASKS.to_vec();
     masks.extend(["updates", blame::PART, events::HISTORY, WARNING]);
+    // A mask with another text could select something else.
     if ankaios_model::names::is_name(name) {
-        masks.extend(whole.iter().map(String::as_str));
+        masks.extend([desired.as_str(), effective.as_str()]);
     }
     let state = link.complete_state(&masks)?;
     output.warn_of_storage(&state);
     let reasons = Reasons::new(&state);
+    // Then, describe the workload and the agent; both can have this name.
     let has_workload = state.at(&["desiredState", "workloads", name]).is_some()
         || reasons.rows.keys().any(|known| *known.workload == **name);
     let has_agent = state.at(&["agents", name]).is_some()
@@ -64,6 +65,7 @@ pub(crate) fn print(
     if has_agent {
         parts.push(("agent", agent(name, &state, &reasons)));
     }
+    // Finally, print them.
     if arguments.output != Format::Table {
         return output.result(&document(&object(parts), arguments.output, false));
     }
@@ -78,59 +80,63 @@ pub(crate) fn print(
 }
 
 fn unknown(name: &str, state: &Node) -> CliError {
-    let workloads = entries(state.at(&["desiredState", "workloads"]));
-    let known = workloads
-        .chain(state.entries("agents"))
-        .map(|(name, _)| name);
-    let hint = meant_or(
-        name,
-        known,
-        "'ank get workloads' and 'ank get agents' list the names",
-    );
+    let workloads = rows::names(state.at(&["desiredState", "workloads"]));
+    let agents = rows::names(state.get("agents"));
+    let otherwise = "'ank get workloads' and 'ank get agents' list the names";
+    let hint = meant_or(name, workloads.chain(agents), otherwise);
     CliError::input(
         format!("'{name}' does not exist: it is no workload and no agent"),
         hint,
     )
 }
 
-/// An entry of a description; without a text there is none.
+/// An entry of a description. It is left out without a text.
 fn entry(key: &'static str, text: &str) -> (&'static str, Value) {
     let text = one_line(text);
-    (key, value((!text.is_empty()).then_some(text)))
+    if text.is_empty() {
+        return (key, Value::Null);
+    }
+    (key, text.into())
 }
 
-/// An entry with a list; without items there is none.
+/// An entry with a list. It is left out without items.
 fn list(key: &'static str, items: Vec<String>) -> (&'static str, Value) {
-    (key, value((!items.is_empty()).then_some(items)))
+    if items.is_empty() {
+        return (key, Value::Null);
+    }
+    (key, items.into())
 }
 
+/// The tags of a workload or an agent, as in command lines.
+fn tags(object: &Node) -> Vec<String> {
+    let mut tags = Vec::new();
+    for (key, tag) in object.entries("tags") {
+        tags.push(one_line(&format!("{key}={}", text(tag, &[]))));
+    }
+    tags
+}
+
+/// The description of a workload.
 fn workload(name: &str, state: &Node, reasons: &Reasons, link: &mut dyn ServerLink) -> Value {
-    let of = |part| state.at(&[part, "workloads", name]);
     let empty = Node::empty();
-    let definition = of("effectiveState").or_else(|| of("desiredState"));
-    let definition = definition.unwrap_or(&empty);
-    let starts = Starts::of(state).ok();
+    let definition = rows::definition(state, name).unwrap_or(&empty);
+    let runtime = text(definition, &["runtime"]);
     let config = text(definition, &["runtimeConfig"]);
-    // An agent shows the mistake in a block that cannot be read as the state.
-    let block = lifecycle::of_config(text(definition, &["runtime"]), config);
-    let block = block.ok().flatten().unwrap_or_default();
+    let block = match lifecycle::of_config(runtime, config) {
+        Ok(Some(block)) => block,
+        // The state of the instance has the mistake in a block that cannot be read.
+        Ok(None) | Err(_) => Lifecycle::default(),
+    };
+    let starts = Starts::of(state).ok();
     let mut instances = Vec::new();
     for instance in reasons.rows.keys() {
         if *instance.workload == *name {
-            instances.push(described_instance(
-                instance,
-                reasons,
-                starts.as_ref(),
-                &block,
-            ));
+            let described = described_instance(instance, reasons, starts.as_ref(), &block);
+            instances.push(described);
         }
     }
     if instances.is_empty() {
         instances.push(object([entry("state", "it has no instance")]));
-    }
-    let mut tags = Vec::new();
-    for (key, tag) in definition.entries("tags") {
-        tags.push(one_line(&format!("{key}={}", text(tag, &[]))));
     }
     let restarts = rows::restarts_with_dependencies(state, name);
     let mut needs = Vec::new();
@@ -148,10 +154,10 @@ fn workload(name: &str, state: &Node, reasons: &Reasons, link: &mut dyn ServerLi
     }
     object([
         entry("workload", name),
-        entry("runtime", text(definition, &["runtime"])),
+        entry("runtime", runtime),
         entry("image", image(config)),
         entry("restartPolicy", text(definition, &["restartPolicy"])),
-        list("tags", tags),
+        list("tags", tags(definition)),
         ("instances", Value::Sequence(instances)),
         list("needs", needs),
         list("neededBy", users),
@@ -162,12 +168,17 @@ fn workload(name: &str, state: &Node, reasons: &Reasons, link: &mut dyn ServerLi
     ])
 }
 
-/// The image in the text of a `runtimeConfig`; empty where it names none at the top.
+/// The image in the text of a `runtimeConfig`; empty if it names none at the top, as that of a pod.
 fn image(config: &str) -> &str {
-    let image = config.lines().find_map(|line| line.strip_prefix("image:"));
-    image.unwrap_or_default().trim().trim_matches(['"', '\''])
+    for line in config.lines() {
+        if let Some(image) = line.strip_prefix("image:") {
+            return image.trim().trim_matches(['"', '\'']);
+        }
+    }
+    ""
 }
 
+/// The description of an instance. `block` is the lifecycle of its workload.
 fn described_instance(
     instance: &InstanceName,
     reasons: &Reasons,
@@ -175,28 +186,32 @@ fn described_instance(
     block: &Lifecycle,
 ) -> Value {
     let row = reasons.explained(instance);
-    let start = starts.and_then(|starts| {
-        let mut all = starts.all.iter();
-        all.find(|start| start.instance == *instance)
-    });
-    let since = match (start, starts) {
-        (Some(start), Some(starts)) => since(start, starts.now),
-        _ => String::new(),
-    };
-    let count = start.map(|start| start.starts).filter(|count| *count > 0);
+    let mut last_event = String::new();
+    let mut count = None;
+    if let Some(starts) = starts {
+        for start in &starts.all {
+            if start.instance != *instance {
+                continue;
+            }
+            last_event = since(start, starts.now);
+            if start.starts > 0 {
+                count = Some(start.starts);
+            }
+        }
+    }
     object([
         entry("agent", &instance.agent),
         entry("id", &instance.id),
         entry("state", &row.state),
-        entry("since", &since),
+        entry("since", &last_event),
         entry("info", &row.info),
         ("starts", value(count)),
         list("checks", checks(block, &row)),
     ])
 }
 
-/// The checks of an instance, each with its last result. The agent says in the state what a check
-/// found, as long as it does not pass.
+/// The checks of an instance, each with its last result. The state has the result of a check that
+/// does not pass.
 // [impl->swdd~cli-describes-checks~1]
 fn checks(block: &Lifecycle, row: &Row) -> Vec<String> {
     let is_running = row.phase == Some(Phase::Running);
@@ -236,15 +251,16 @@ fn checks(block: &Lifecycle, row: &Row) -> Vec<String> {
     checks
 }
 
-/// What the state of an instance says of a check, without the check itself.
+/// The result of a check in the state of an instance; `None` if it has none.
 fn result_of_check<'r>(prefix: &str, check: &Check, row: &'r Row) -> Option<&'r str> {
+    // The text of the agent: prefix, check and result.
     let begin = one_line(&format!("{prefix}{check}"));
     let (_, found) = row.info.split_once(&begin)?;
     let found = found.strip_prefix(' ')?;
     found.split(PARTS_SEPARATOR).next()
 }
 
-/// How long ago the last of the known events of a start was.
+/// The time since the last known event of a start, for people; empty without an event.
 fn since(start: &Start, now: u64) -> String {
     let events = [
         start.desired,
@@ -260,7 +276,8 @@ fn since(start: &Start, now: u64) -> String {
     format!("{} ago", duration(now.saturating_sub(last) as f64))
 }
 
-/// A dependency of `shown`: whether the workload `needed` meets the condition.
+/// The text about a dependency: `shown`, which is the workload at its other end, and whether the
+/// workload `needed` meets the condition.
 fn dependency(shown: &str, condition: &str, needed: &str, reasons: &Reasons) -> String {
     let awaited = match AddCondition::parse(condition) {
         Some(AddCondition::Running) => "running",
@@ -273,7 +290,7 @@ fn dependency(shown: &str, condition: &str, needed: &str, reasons: &Reasons) -> 
     one_line(&format!("{shown} ({awaited}, {met})"))
 }
 
-/// The last changes of states that the server keeps of a workload or agent, oldest first: why it
+/// The last changes of the state of a workload that the server keeps, oldest first. They show why it
 /// was restarted, for example.
 fn last_changes(name: &str, state: &Node) -> Vec<String> {
     let history = state.get(events::HISTORY).and_then(Node::as_list);
@@ -311,23 +328,26 @@ fn last_update(name: &str, state: &Node) -> String {
     String::new()
 }
 
-/// What the first instance that runs uses; empty when that is unknown.
+/// The CPU, memory and so on of the first instance that has an agent; empty if unknown.
 fn usage(name: &str, reasons: &Reasons, link: &mut dyn ServerLink) -> String {
-    let mut instances = reasons.rows.keys();
-    let is_known =
-        |instance: &&InstanceName| *instance.workload == *name && !instance.agent.is_empty();
-    let Some(instance) = instances.find(is_known) else {
+    for instance in reasons.rows.keys() {
+        if *instance.workload != *name || instance.agent.is_empty() {
+            continue;
+        }
+        let mask = format!("usage.{}", instance.agent);
+        let path = ["usage", &*instance.agent, "workloads", name, &*instance.id];
+        // An older server refuses this part of the state, or has none.
+        if let Ok(state) = link.complete_state(&[&mask])
+            && let Some(sample) = state.at(&path)
+        {
+            return sample_text(sample);
+        }
         return String::new();
-    };
-    // A server that cannot tell it has no such part.
-    let Ok(state) = link.complete_state(&[&format!("usage.{}", instance.agent)]) else {
-        return String::new();
-    };
-    let path = ["usage", &*instance.agent, "workloads", name, &*instance.id];
-    state.at(&path).map(sample_text).unwrap_or_default()
+    }
+    String::new()
 }
 
-/// The last lines of all instances that have a container; none when they do not come in time.
+/// The last lines of all instances that have a container, as far as they are received in time.
 fn last_lines(name: &str, reasons: &Reasons, link: &mut dyn ServerLink) -> Vec<String> {
     let mut open = Vec::new();
     for (instance, row) in &reasons.rows {
@@ -349,8 +369,11 @@ fn last_lines(name: &str, reasons: &Reasons, link: &mut dyn ServerLink) -> Vec<S
     while !open.is_empty() {
         match link.next(until) {
             Ok(Some(Incoming::Lines(entries))) => {
-                let printed = entries.iter().filter(|entry| !entry.is_reason);
-                lines.extend(printed.map(|entry| one_line(&entry.message)));
+                for entry in entries {
+                    if !entry.is_reason {
+                        lines.push(one_line(&entry.message));
+                    }
+                }
             }
             Ok(Some(Incoming::Stopped(instance))) => open.retain(|other| *other != instance),
             Ok(Some(_)) => {}
@@ -363,25 +386,23 @@ fn last_lines(name: &str, reasons: &Reasons, link: &mut dyn ServerLink) -> Vec<S
     lines
 }
 
+/// The description of an agent. One that is not connected has no load and no tags.
 fn agent(name: &str, state: &Node, reasons: &Reasons) -> Value {
-    let agent = state.at(&["agents", name]);
-    let connection = if agent.is_some() {
-        "connected"
-    } else {
-        "not connected"
-    };
     let empty = Node::empty();
-    let agent = agent.unwrap_or(&empty);
-    let cpu = agent.at(&["status", "cpuUsage"]).and_then(Node::as_number);
-    let memory = agent
-        .at(&["status", "freeMemory"])
-        .and_then(Node::as_number);
-    let cpu = cpu.map(|percent| format!("{percent}%")).unwrap_or_default();
-    let memory = memory.map(|bytes| size(bytes as f64)).unwrap_or_default();
-    let mut tags = Vec::new();
-    for (key, tag) in agent.entries("tags") {
-        tags.push(one_line(&format!("{key}={}", text(tag, &[]))));
+    let mut agent = &empty;
+    let mut connection = "not connected";
+    if let Some(connected) = state.at(&["agents", name]) {
+        agent = connected;
+        connection = "connected";
     }
+    let cpu = match load(agent, "cpuUsage") {
+        Some(percent) => format!("{percent}%"),
+        None => String::new(),
+    };
+    let memory = match load(agent, "freeMemory") {
+        Some(bytes) => size(bytes as f64),
+        None => String::new(),
+    };
     let mut workloads = Vec::new();
     for instance in reasons.rows.keys() {
         if *instance.agent == *name {
@@ -394,9 +415,14 @@ fn agent(name: &str, state: &Node, reasons: &Reasons) -> Value {
         entry("connection", connection),
         entry("cpuUsage", &cpu),
         entry("freeMemory", &memory),
-        list("tags", tags),
+        list("tags", tags(agent)),
         list("workloads", workloads),
     ])
+}
+
+/// A number in the load of an agent.
+fn load(agent: &Node, key: &str) -> Option<u64> {
+    agent.at(&["status", key])?.as_number()
 }
 
 #[cfg(test)]

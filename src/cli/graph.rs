@@ -82,7 +82,7 @@ struct GraphNode {
     rows: Vec<rows::Row>,
     /// Names with the condition, for example `ADD_COND_RUNNING`.
     needs: BTreeMap<String, String>,
-    /// It is restarted with those that it needs running.
+    /// Whether it is restarted with the dependencies that it needs running.
     restarts: bool,
     /// The time at which it was ready and the duration of its start, see [`Graph::add_timings`];
     /// empty if that is unknown.
@@ -109,8 +109,8 @@ impl GraphNode {
         shown.join(", ")
     }
 
-    /// The needed state of a dependency for people, `running`, `succeeded` or `failed`, and whether
-    /// the workload is restarted with it.
+    /// The condition of a dependency for people, `running` for example. Also whether the workload is
+    /// restarted with the dependency.
     fn needed(&self, condition: &str) -> String {
         let needed = condition.trim_start_matches("ADD_COND_").to_lowercase();
         if self.is_restarted_with(condition) {
@@ -120,7 +120,7 @@ impl GraphNode {
         }
     }
 
-    /// Returns whether the workload is restarted with a dependency under this condition.
+    /// Returns whether the workload is restarted with a dependency that has this condition.
     fn is_restarted_with(&self, condition: &str) -> bool {
         self.restarts && condition == AddCondition::Running.as_str()
     }
@@ -208,10 +208,10 @@ impl Graph {
         graph
     }
 
-    /// The part of the graph in `mode`, by the tags in `state`: its workloads would run, each on the
-    /// agent that it is desired on. Their dependencies outside of the mode are shown, without further
-    /// dependencies.
+    /// The part of the graph in `mode`, by the tags in `state`. Dependencies outside of the mode are
+    /// in it, too, but not what they need.
     fn in_mode(mut self, mode: &str, state: &Node) -> Result<Self> {
+        // First, refuse an unknown mode.
         let mut known = BTreeSet::new();
         for part in ["effectiveState", "desiredState"] {
             for NamedMode { mode, .. } in named(state, part) {
@@ -225,32 +225,23 @@ impl Graph {
                 hint,
             ));
         }
+        // Then, mark the workloads outside of it.
         let mut needed = BTreeSet::new();
-        for (name, entry) in &mut self.workloads {
-            let desired = state.at(&["desiredState", "workloads", name]);
-            let effective = state.at(&["effectiveState", "workloads", name]);
-            if let Some(desired) = desired
-                && entry.agent.is_empty()
+        for (name, workload) in &mut self.workloads {
+            // A workload outside of the current mode has no agent in the effective state.
+            if workload.agent.is_empty()
+                && let Some(desired) = state.at(&["desiredState", "workloads", name])
             {
-                entry.agent = rows::text(desired, &["agent"]).to_owned();
+                workload.agent = rows::text(desired, &["agent"]).to_owned();
             }
-            let Some(described) = effective.or(desired) else {
-                // At most a deleted workload that still ends.
-                entry.outside = Some("does not exist".to_owned());
-                continue;
-            };
-            let tag = described.at(&["tags", MODES_TAG]).and_then(Node::as_text);
-            let is_in_mode = match tag {
-                Some(tag) => mode_names(tag).any(|named| named == mode),
-                None => true,
-            };
-            if is_in_mode {
-                needed.extend(entry.needs.keys().cloned());
+            workload.outside = why_outside(name, mode, state);
+            if workload.outside.is_none() {
+                needed.extend(workload.needs.keys().cloned());
             } else {
-                entry.needs.clear();
-                entry.outside = Some(format!("{NOT_IN_MODE}{mode}'"));
+                workload.needs.clear();
             }
         }
+        // Finally, leave out those that no other needs.
         self.workloads
             .retain(|name, workload| workload.outside.is_none() || needed.contains(name));
         Ok(self)
@@ -320,8 +311,8 @@ impl Graph {
                 trees.add(name, None, "", "");
             }
         }
-        // Then workloads that need each other; a server refuses these, but the tree must end for
-        // any state.
+        // Then workloads that need each other, which have no root. Servers refuse them, but the
+        // graph of any state must have all workloads.
         for left in self.workloads.keys() {
             if !trees.shown.contains(left) {
                 trees.add(left, None, "", "");
@@ -339,8 +330,7 @@ impl Graph {
         }
     }
 
-    /// A workload for programs, with its dependencies as in the state, those of them that are not
-    /// met, and those that it is restarted with.
+    /// A workload for programs.
     fn data(&self, name: &str, workload: &GraphNode) -> Value {
         let mut unmet = Vec::new();
         let mut restarts_with = Vec::new();
@@ -421,6 +411,19 @@ impl Graph {
     }
 }
 
+/// The reason why a workload would not run in `mode`; `None` if it would.
+fn why_outside(name: &str, mode: &str, state: &Node) -> Option<String> {
+    let Some(definition) = rows::definition(state, name) else {
+        return Some("does not exist".to_owned()); // It may still end.
+    };
+    // Without the tag, it is in every mode.
+    let tag = definition.at(&["tags", MODES_TAG])?.as_text()?;
+    if mode_names(tag).any(|named| named == mode) {
+        return None;
+    }
+    Some(format!("{NOT_IN_MODE}{mode}'"))
+}
+
 /// The dependency that leads to a row of a tree.
 struct Dependency<'g> {
     user: &'g GraphNode,
@@ -436,8 +439,8 @@ struct Trees<'g> {
 }
 
 impl Trees<'_> {
-    /// Adds the rows of `name` and its dependencies; `above` leads to it from the row above. Its own
-    /// row begins with `first`, the others with `rest`.
+    /// Adds the rows of `name` and of its dependencies. `above` is the dependency that leads to it.
+    /// Its own row begins with `first`, the rows below it with `rest`.
     fn add(&mut self, name: &String, above: Option<Dependency<'_>>, first: &str, rest: &str) {
         let graph = self.graph;
         let Some(workload) = graph.workloads.get(name) else {

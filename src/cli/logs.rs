@@ -9,7 +9,7 @@ use super::output::{Output, one_line};
 use super::rows::{self, Row};
 use super::session::{Incoming, ServerLink};
 use ankaios_model::collect::CollectEntries as _;
-use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::execution_state::{Phase, WorkloadState};
 use ankaios_model::log_entries;
 use ankaios_model::messages::{LogEntry, LogsRequest};
 use ankaios_model::names::{InstanceName, Name};
@@ -17,21 +17,22 @@ use ankaios_model::node::Node;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
-/// After so long without lines of a workload that is being started it is said what it waits for.
+/// Time without lines after which a warning names the workloads that are not started yet.
 const EXPLAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// What to do about a workload without a log.
+/// The hint for a workload without a log.
 const NO_LOG_HINT: &str =
     "'ank describe NAME' shows its state; a log driver such as 'none' keeps no log";
 
-/// Prints the logs of the workloads that `arguments` name until all of them ended; `now` is the time
-/// before which a relative one is.
+/// Prints the logs of the workloads that `arguments` name, until all of them have ended. Relative
+/// times count from `now`.
 pub(crate) fn print(
     arguments: &LogsArguments,
     now: fn() -> SystemTime,
     link: &mut dyn ServerLink,
     output: &mut Output,
 ) -> Result<ExitCode> {
+    // First, find the instances.
     let mut masks = vec!["workloadStates"];
     if !arguments.tags.is_empty() {
         masks.extend(TAG_MASKS);
@@ -46,21 +47,10 @@ pub(crate) fn print(
     }
     let rows = rows::rows(&state);
     let tagged = with_tags(&state, &arguments.tags)?;
-    if arguments.names_before_lines
-        && let Some(number) = arguments.names.iter().find(|name| is_number(name))
-        && !rows.keys().any(|instance| *instance.workload == **number)
-    {
-        return Err(CliError::input(
-            format!("Workload name '{number}' does not exist."),
-            format!(
-                "'-n' begins lines with names; '--tail {number}' prints the last {number} lines"
-            ),
-        ));
-    }
-    CliError::check_workloads(
-        &arguments.names,
-        rows.keys().map(|instance| &*instance.workload),
-    )?;
+    let known = rows.keys().map(|instance| &*instance.workload);
+    check_number(arguments, known.clone())?;
+    CliError::check_workloads(&arguments.names, known)?;
+    // Then, leave out those that have no log.
     let mut missing = false;
     let mut open = BTreeMap::new();
     for (instance, row) in rows {
@@ -77,14 +67,34 @@ pub(crate) fn print(
             }
         }
     }
+    // Finally, print the lines of the others.
     if !open.is_empty() {
         missing |= follow(arguments, now(), open, link, output)?;
     }
-    Ok(if missing {
-        ExitCode::Failed
-    } else {
-        ExitCode::Success
-    })
+    if missing {
+        return Ok(ExitCode::Failed);
+    }
+    Ok(ExitCode::Success)
+}
+
+/// Refuses a number behind `-n`, which other tools have for the number of lines.
+fn check_number<'k>(
+    arguments: &LogsArguments,
+    mut known: impl Iterator<Item = &'k str>,
+) -> Result<()> {
+    if !arguments.names_before_lines {
+        return Ok(());
+    }
+    let Some(number) = arguments.names.iter().find(|name| is_number(name)) else {
+        return Ok(());
+    };
+    if known.any(|name| name == number) {
+        return Ok(());
+    }
+    Err(CliError::input(
+        format!("Workload name '{number}' does not exist."),
+        format!("'-n' begins lines with names; '--tail {number}' prints the last {number} lines"),
+    ))
 }
 
 /// The parts of the state with the tags of workloads.
@@ -93,8 +103,8 @@ const TAG_MASKS: [&str; 2] = [
     "effectiveState.workloads.*.tags",
 ];
 
-/// The workloads that have each of `tags`; none without tags. The effective state has rendered
-/// ones.
+/// The workloads that have all of `tags`; none without tags. In the effective state tags are
+/// rendered.
 fn with_tags<'s>(state: &'s Node, tags: &[(String, String)]) -> Result<BTreeSet<&'s str>> {
     let mut found = BTreeSet::new();
     if tags.is_empty() {
@@ -124,21 +134,21 @@ fn is_number(name: &str) -> bool {
     name.chars().all(|c| c.is_ascii_digit())
 }
 
-/// How far the log of an instance is.
+/// The progress of the log of an instance.
 enum LogProgress {
-    /// The container of the instance is about to come; what its state is meanwhile.
+    /// The instance will have a container soon. This is its state meanwhile.
     Awaited(String),
-    /// There is a container, as far as is known.
+    /// The instance probably has a container.
     Begun,
 }
 
-/// Whether an instance in this state has a container, as far as is known.
+/// Returns whether an instance probably has a container.
 pub(crate) fn has_container(row: &Row) -> bool {
     matches!(begin(row), Some(LogProgress::Begun))
 }
 
-/// How the log of an instance in this state begins; `None` when it has no container and is not
-/// about to get one.
+/// The progress of a log at its begin; `None` if the instance has no container, and will not have
+/// one soon.
 fn begin(row: &Row) -> Option<LogProgress> {
     let Some(phase) = row.phase else {
         return Some(LogProgress::Begun);
@@ -178,15 +188,15 @@ fn place(agent: &str) -> String {
     }
 }
 
-/// Reports that an instance has no log, which makes the exit code.
+/// Reports that an instance has no log.
 fn report_missing(instance: &InstanceName, why: &str, output: &mut Output) {
     let place = place(&instance.agent);
     let text = format!("no logs of workload '{}'{place}: {why}", instance.workload);
     output.error(text, NO_LOG_HINT);
 }
 
-/// Prints lines until all instances ended. Returns whether one had none for a reason, or its agent
-/// was disconnected.
+/// Prints the lines of the `open` instances until all of them have ended. Returns whether lines are
+/// missing: an agent gave a reason in place of lines, or its connection was lost.
 fn follow(
     arguments: &LogsArguments,
     now: SystemTime,
@@ -195,7 +205,6 @@ fn follow(
     output: &mut Output,
 ) -> Result<bool> {
     let names = Names::of(arguments, open.keys(), output);
-    let mut without_times = BTreeSet::new();
     let request = LogsRequest {
         instances: open.keys().cloned().collect(),
         follow: arguments.follow.then_some(true),
@@ -216,61 +225,45 @@ fn follow(
             "it may have ended in the meantime; see 'ank get workloads'",
         ));
     }
-    let mut lost = false;
-    let is_awaited = |progress: &LogProgress| matches!(progress, LogProgress::Awaited(_));
-    let mut explain_at = open
-        .values()
-        .any(is_awaited)
-        .then(|| link.now() + EXPLAIN_AFTER);
+    let mut is_missing = false;
+    let mut without_times = BTreeSet::new();
+    let mut explain_at = None;
+    let mut begins = open.values();
+    if begins.any(|progress| matches!(progress, LogProgress::Awaited(_))) {
+        explain_at = Some(link.now() + EXPLAIN_AFTER);
+    }
     while !open.is_empty() {
         match link.next(explain_at) {
             Ok(Some(Incoming::Lines(entries))) => {
-                let (reasons, entries): (Vec<_>, Vec<_>) =
-                    entries.into_iter().partition(|entry| entry.is_reason);
-                for entry in reasons
-                    .iter()
-                    .filter(|entry| open.contains_key(&entry.instance))
-                {
-                    lost = true;
-                    report_missing(&entry.instance, log_entries::reason(entry), output);
+                let mut lines = Vec::new();
+                for entry in entries {
+                    if !entry.is_reason {
+                        lines.push(entry);
+                    } else if open.contains_key(&entry.instance) {
+                        is_missing = true;
+                        report_missing(&entry.instance, log_entries::reason(&entry), output);
+                    }
                 }
-                for entry in &entries {
-                    if let Some(progress) = open.get_mut(&entry.instance) {
+                for line in &lines {
+                    if let Some(progress) = open.get_mut(&line.instance) {
                         *progress = LogProgress::Begun;
                     }
-                    let is_timeless = arguments.timestamps && !begins_with_time(&entry.message);
-                    if is_timeless && without_times.insert(entry.instance.agent.clone()) {
-                        output.warn(format_args!(
-                            "agent '{}' does not send the times of lines; a newer one does",
-                            entry.instance.agent
-                        ));
+                    if arguments.timestamps {
+                        warn_of_missing_time(line, &mut without_times, output);
                     }
                 }
-                output.lines_of_workloads(&names.lines(&entries))?;
+                output.lines_of_workloads(&names.lines(&lines))?;
             }
             Ok(Some(Incoming::Stopped(instance))) => _ = open.remove(&instance),
             Ok(Some(Incoming::States(states))) => {
-                for WorkloadState { instance, state } in &states {
-                    lost |= take_state(instance, state, &mut open, output);
+                for state in &states {
+                    is_missing |= take_state(state, &mut open, output);
                 }
             }
             Ok(Some(Incoming::Event(..))) => {}
             Ok(None) => {
                 explain_at = None;
-                for (
-                    InstanceName {
-                        workload, agent, ..
-                    },
-                    progress,
-                ) in &open
-                {
-                    if let LogProgress::Awaited(state) = progress {
-                        let place = place(agent);
-                        output.warn(format_args!(
-                            "no logs of workload '{workload}'{place} yet: it is {state}"
-                        ));
-                    }
-                }
+                warn_of_awaited(&open, output);
             }
             Err(error) => {
                 link.cancel_logs();
@@ -278,14 +271,36 @@ fn follow(
             }
         }
     }
-    Ok(lost)
+    Ok(is_missing)
 }
 
-/// Notes the state of an instance. Returns whether its log ends: the server sends no end when the
-/// agent is gone.
+/// Warns of the instances whose logs have not begun.
+fn warn_of_awaited(open: &BTreeMap<InstanceName, LogProgress>, output: &mut Output) {
+    for (instance, progress) in open {
+        if let LogProgress::Awaited(state) = progress {
+            let workload = &instance.workload;
+            let place = place(&instance.agent);
+            output.warn(format_args!(
+                "no logs of workload '{workload}'{place} yet: it is {state}"
+            ));
+        }
+    }
+}
+
+/// Warns of an agent that sends lines without times, once. `warned` has the agents that were named.
+fn warn_of_missing_time(line: &LogEntry, warned: &mut BTreeSet<Name>, output: &mut Output) {
+    let agent = &line.instance.agent;
+    if !begins_with_time(&line.message) && warned.insert(agent.clone()) {
+        output.warn(format_args!(
+            "agent '{agent}' does not send the times of lines; a newer one does"
+        ));
+    }
+}
+
+/// Applies a reported state. Returns whether it ends a log: when an agent is disconnected, the
+/// server sends no other end.
 fn take_state(
-    instance: &InstanceName,
-    state: &ExecutionState,
+    WorkloadState { instance, state }: &WorkloadState,
     open: &mut BTreeMap<InstanceName, LogProgress>,
     output: &mut Output,
 ) -> bool {
@@ -308,71 +323,77 @@ fn take_state(
     true
 }
 
-/// Whether a line begins with a time as engines print it: `2026-01-31T12:00:00`, then more of it.
-/// Lines of a pod have the name of the container first, and the agent's own ones are in brackets.
+/// Returns whether a line begins with a time.
 fn begins_with_time(line: &str) -> bool {
+    if line.starts_with('[') {
+        return true; // A line of the agent itself.
+    }
+    // In a pod the name of the container is the first word.
     let mut words = line.split(' ').take(2);
-    line.starts_with('[') || words.any(is_time)
+    words.any(is_time)
 }
 
-fn is_time(word: &str) -> bool {
-    let mut shape = word.chars().take(TIME_SHAPE.len());
-    let mut expected = TIME_SHAPE.chars();
-    word.len() > TIME_SHAPE.len()
-        && shape.all(|c| match expected.next() {
-            Some('0') => c.is_ascii_digit(),
-            other => other == Some(c),
-        })
-}
-
-/// The beginning of an RFC 3339 time, with 0 for each digit.
+/// The begin of a time as engines print it, with 0 for each digit. A fraction and a zone follow.
 const TIME_SHAPE: &str = "0000-00-00T00:00:00";
+
+/// Returns whether a word is a time as engines print it.
+fn is_time(word: &str) -> bool {
+    if word.len() <= TIME_SHAPE.len() {
+        return false;
+    }
+    for (c, shape) in word.chars().zip(TIME_SHAPE.chars()) {
+        let is_right = match shape {
+            '0' => c.is_ascii_digit(),
+            other => c == other,
+        };
+        if !is_right {
+            return false;
+        }
+    }
+    true
+}
 
 /// Colours of names, each readable on dark and light terminals.
 const COLOURS: [&str; 6] = [
     "\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[35m", "\x1b[34m", "\x1b[31m",
 ];
 
-/// What the lines of each instance begin with.
+/// The text before the lines of each instance.
 struct Names(BTreeMap<InstanceName, String>);
 
 impl Names {
-    /// The names of `instances`; of a single workload none, unless it is wanted. On a terminal with
-    /// colours several workloads have different ones.
+    /// The names of `instances`. A single one has no name, unless the command line wants it.
+    /// Several workloads have different colours.
     fn of<'i>(
         arguments: &LogsArguments,
         instances: impl Iterator<Item = &'i InstanceName> + Clone,
         output: &Output,
     ) -> Self {
-        let many = instances.clone().count() > 1;
-        let workloads: BTreeSet<&Name> = instances.clone().map(|it| &it.workload).collect_entries();
+        let has_several = instances.clone().count() > 1;
+        if !has_several && !arguments.agent_names && !arguments.names_before_lines {
+            return Self(BTreeMap::new());
+        }
+        let workloads = instances.clone().map(|instance| &instance.workload);
+        let workloads: BTreeSet<&Name> = workloads.collect_entries();
+        let has_colours = workloads.len() > 1 && output.result_colours;
         let mut names = BTreeMap::new();
         for instance in instances {
-            let InstanceName {
-                workload, agent, ..
-            } = instance;
-            let name = if arguments.agent_names {
-                format!("{agent}/{workload}")
-            } else if arguments.names_before_lines || many {
-                workload.to_string()
-            } else {
-                names.insert(instance.clone(), String::new());
-                continue;
-            };
-            let position = workloads.iter().position(|other| *other == workload);
-            let name = match position {
-                Some(position) if workloads.len() > 1 && output.result_colours => {
-                    let colour = COLOURS[position % COLOURS.len()];
-                    format!("{colour}{name}\x1b[0m ")
-                }
-                _ => format!("{name} "),
-            };
-            names.insert(instance.clone(), name);
+            let workload = &instance.workload;
+            let mut name = workload.to_string();
+            if arguments.agent_names {
+                name = format!("{}/{workload}", instance.agent);
+            }
+            if has_colours {
+                let position = workloads.iter().position(|other| *other == workload);
+                let colour = COLOURS[position.unwrap_or_default() % COLOURS.len()];
+                name = format!("{colour}{name}\x1b[0m");
+            }
+            names.insert(instance.clone(), format!("{name} "));
         }
         Self(names)
     }
 
-    /// The lines, each after what it begins with.
+    /// The lines, each behind the name of its instance.
     fn lines(&self, entries: &[LogEntry]) -> String {
         let mut lines = String::new();
         for entry in entries {

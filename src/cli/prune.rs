@@ -15,7 +15,7 @@ use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::node::Node;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What decides which objects are deleted. The mode of a server that has none is not there.
+/// The parts of the state that decide about deletions. A server without modes has no [`modes::PART`].
 const MASKS: [&str; 6] = [
     "desiredState.workloads.*.agent",
     "desiredState.workloads.*.runtime",
@@ -30,7 +30,7 @@ const MASKS: [&str; 6] = [
 pub(crate) struct Pruned {
     workloads: BTreeSet<String>,
     configs: BTreeSet<String>,
-    /// Why it is confirmed first; `None` when it is too little for a question.
+    /// The text that asks for a confirmation; `None` if little is deleted.
     question: Option<String>,
 }
 
@@ -47,10 +47,8 @@ pub(crate) fn extend(
     if !arguments.prune {
         return Ok(Pruned::default());
     }
-    let names_workloads = entries(update.new_state.at(&["desiredState", "workloads"]))
-        .next()
-        .is_some();
-    if !names_workloads {
+    let mut workloads = entries(update.new_state.at(&["desiredState", "workloads"]));
+    if workloads.next().is_none() {
         return Err(CliError::input(
             "The manifests name no workload, so '--prune' would delete all.",
             "nothing was changed; 'ank delete workload NAME...' deletes workloads",
@@ -116,25 +114,29 @@ impl Pruned {
             }
         }
 
-        // Then the configs that no workload uses any more. The server uses that of the mode.
+        // Then the configs that are used after the update. The server uses that of the mode.
         let mut used = BTreeSet::from([text(state, &[modes::PART, "configItem"])]);
         for workload in new_workloads.values() {
             used.extend(configs_of(workload));
         }
-        let mut used_before = BTreeSet::new();
         for (name, workload) in &old_workloads {
-            if has_tags(workload, tags) {
-                used_before.extend(configs_of(workload));
-            }
-            if !workloads.contains(*name) && !new_workloads.contains_key(name) {
+            let stays = !workloads.contains(*name) && !new_workloads.contains_key(name);
+            if stays {
                 used.extend(configs_of(workload));
+            }
+        }
+        // Then the others that no manifest names. With tags, only those that their workloads used.
+        let mut used_with_tags = BTreeSet::new();
+        for workload in old_workloads.values() {
+            if has_tags(workload, tags) {
+                used_with_tags.extend(configs_of(workload));
             }
         }
         let mut configs = BTreeSet::new();
         for (name, _) in entries(state.at(&["desiredState", "configs"])) {
             let is_named = new.at(&["desiredState", "configs", name]).is_some();
-            let is_of_tags = tags.is_empty() || used_before.contains(name);
-            if !is_named && is_of_tags && !used.contains(name) {
+            let has_tags = tags.is_empty() || used_with_tags.contains(name);
+            if has_tags && !is_named && !used.contains(name) {
                 configs.insert(name.to_owned());
             }
         }
@@ -180,12 +182,14 @@ fn question(
         let all = counted(old.len(), "workload");
         return Some(format!("This deletes {} of {all}.", pruned.len()));
     }
+    // The agents that still have workloads.
     let mut left = BTreeSet::new();
     for workload in new.values() {
         left.insert(text(workload, &["agent"]));
     }
     for (name, workload) in old {
-        if !pruned.contains(*name) && !new.contains_key(name) {
+        let stays = !pruned.contains(*name) && !new.contains_key(name);
+        if stays {
             left.insert(text(workload, &["agent"]));
         }
     }

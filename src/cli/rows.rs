@@ -1,6 +1,6 @@
 //! Rows of workload tables: the instances of a complete state, and why they do not start or stop
-//! yet. The server reports only that a workload waits; the names of the others follow from the
-//! dependencies.
+//! yet. The server reports only that a workload waits. The workloads that it waits for follow from
+//! the dependencies.
 //!
 //! Thread: `main`, plain values.
 
@@ -68,7 +68,7 @@ impl Row {
         Some(state)
     }
 
-    /// Returns whether it has not ended, and is scheduled.
+    /// Returns whether it is scheduled and has not ended.
     fn may_run(&self) -> bool {
         let mut ends = ["Succeeded", "Failed", "NotScheduled"].iter();
         !ends.any(|end| self.state.starts_with(end))
@@ -93,7 +93,7 @@ impl Row {
         )
     }
 
-    /// Returns whether it keeps a workload from being stopped that it needs.
+    /// Returns whether its dependencies must not stop yet.
     fn blocks_stop(&self) -> bool {
         match self.phase {
             Some(phase) => !phase.fulfils_delete(DeleteCondition::NotPendingNorRunning),
@@ -113,6 +113,7 @@ pub(crate) fn rows(state: &Node) -> BTreeMap<InstanceName, Row> {
     rows
 }
 
+/// The row of an instance with this execution state. It lacks the runtime.
 fn row(state: &Node) -> Row {
     let name = text(state, &["state"]);
     let sub_state = text(state, &["subState"]);
@@ -130,7 +131,7 @@ fn row(state: &Node) -> Row {
             ..Row::default()
         };
     };
-    // A server without reasons sends only the text.
+    // A server without reasons sends only the text, so this one applies if there is no other.
     let mut known = ExecutionState::from_text(phase, info);
     if let Some(reason) = Reason::parse(text(state, &["reason"])) {
         known.reason = reason;
@@ -245,13 +246,13 @@ pub(crate) fn instance_fields(instance: &InstanceName, state: &str) -> Vec<Colum
 /// The dependencies of each workload, with their conditions, for example `ADD_COND_RUNNING`.
 pub(crate) type Needs = BTreeMap<String, BTreeMap<String, String>>;
 
-/// The states and dependencies that the reasons follow from.
+/// The states and dependencies of all workloads, and the reasons of their waits.
 #[derive(Debug, Default)]
 pub(crate) struct Reasons {
     pub(crate) rows: BTreeMap<InstanceName, Row>,
     needs: Needs,
-    /// The workloads that are restarted with those that they need, as far as their configurations
-    /// are in the state: they end by themselves.
+    /// Workloads that are restarted with their dependencies, so they block no stop. Empty if the
+    /// configurations were not read.
     restarted: BTreeSet<String>,
     /// The dependencies before an update: a deleted workload waits for the end of its dependents.
     pub(crate) needed_before: Needs,
@@ -265,7 +266,7 @@ pub(crate) struct BlockedStops<'s> {
 }
 
 impl BlockedStops<'_> {
-    /// The text for people, which ends with a `remedy` before another one.
+    /// The text for people. It ends with `remedy`, and with another one that always helps.
     pub(crate) fn text(&self, remedy: &str) -> String {
         let mut texts = Vec::new();
         for (name, dependents) in &self.dependents_of {
@@ -288,16 +289,15 @@ impl Reasons {
         }
     }
 
-    /// Applies a reported state. Returns whether the instance was known, or has gone.
+    /// Applies a reported state. Returns whether the instance was known, or is gone now.
     pub(crate) fn on_state(&mut self, WorkloadState { instance, state }: &WorkloadState) -> bool {
         let is_known = self.rows.contains_key(instance) || state.phase == Phase::Removed;
         self.rows.entry(instance.clone()).or_default().update(state);
         is_known
     }
 
-    /// Returns whether a workload waits for one that is stopped, not relevant on its node or outside
-    /// of the current mode, directly or not: only a client or a new start of that agent can change
-    /// this.
+    /// Returns whether a workload waits, directly or not, for an inactive one. Such a wait has no
+    /// end by itself.
     pub(crate) fn waits_for_inactive(&self, name: &str) -> bool {
         let mut open = vec![name];
         let mut seen = BTreeSet::new();
@@ -319,27 +319,36 @@ impl Reasons {
         false
     }
 
-    /// The row of an instance; its info has the names of the workloads that it waits for.
+    /// The row of an instance. Its info names the workloads that it waits for, with their states.
     pub(crate) fn explained(&self, instance: &InstanceName) -> Row {
         let name = &*instance.workload;
-        let row = self.rows.get(instance).cloned().unwrap_or_default();
-        let mut waits = match row.phase {
+        let mut row = self.rows.get(instance).cloned().unwrap_or_default();
+        let waits = match row.phase {
             Some(Phase::PendingWaitingToStart) => self.unmet(name),
             Some(Phase::StoppingWaitingToStop) => Vec::from_iter(self.awaited_end(name)),
             _ => Vec::new(),
         };
-        // The agent's info has the same names, but not the states of these workloads.
-        let mut parts: Vec<&str> = row.info.split(PARTS_SEPARATOR).collect();
-        parts.retain(|part| !waits.iter().any(|text| text.starts_with(part)));
+        // First, the info of the agent without parts that our texts begin with: they add the state.
+        let mut parts = Vec::new();
+        for part in row.info.split(PARTS_SEPARATOR) {
+            let is_repeated = waits.iter().any(|text| text.starts_with(part));
+            if !is_repeated {
+                parts.push(part);
+            }
+        }
         let of_agent = parts.join(PARTS_SEPARATOR);
-        waits.retain(|text| !names_awaited(&of_agent, text));
+        // Then, our texts about workloads that the info does not name.
+        let mut texts = Vec::new();
         if !of_agent.is_empty() {
-            waits.insert(0, of_agent);
+            texts.push(of_agent.clone());
         }
-        Row {
-            info: waits.join(PARTS_SEPARATOR),
-            ..row
+        for text in waits {
+            if !names_awaited(&of_agent, &text) {
+                texts.push(text);
+            }
         }
+        row.info = texts.join(PARTS_SEPARATOR);
+        row
     }
 
     /// The text about the dependents that must end before `name` can; `None` without any.
@@ -388,37 +397,48 @@ impl Reasons {
         unmet
     }
 
-    /// The state of the workload that `name` needs.
+    /// The state of the workload `needed`, for a text about `name` that needs it.
     fn shown_state(&self, name: &str, needed: &str) -> String {
-        let states = Vec::from_iter(self.rows_of(needed).map(|row| row.state.as_str()));
-        if !states.is_empty() {
-            let mut shown = format!("is {}", states.join(", "));
-            let mut rows = self.rows_of(needed);
-            let is_left_out =
-                |row: &&Row| matches!(row.reason, Reason::NotInMode | Reason::Stopped);
-            if let Some(row) = rows.find(is_left_out) {
-                shown.push_str(&format!(" ({})", row.info));
+        let mut states = Vec::new();
+        let mut why_left_out = None;
+        for row in self.rows_of(needed) {
+            states.push(row.state.as_str());
+            if matches!(row.reason, Reason::NotInMode | Reason::Stopped) && why_left_out.is_none() {
+                why_left_out = Some(&row.info);
             }
-            return shown;
         }
-        let others = self.rows.keys().map(|other| &*other.workload);
-        let mut others = others.filter(|other| *other != name);
-        if others.clone().any(|other| other == needed) {
+        if !states.is_empty() {
+            let states = states.join(", ");
+            return match why_left_out {
+                Some(why) => format!("is {states} ({why})"),
+                None => format!("is {states}"),
+            };
+        }
+        // All its instances are removed, or there are none.
+        let mut others = Vec::new();
+        for instance in self.rows.keys() {
+            if *instance.workload != *name {
+                others.push(&*instance.workload);
+            }
+        }
+        if others.contains(&needed) {
             return "has ended".to_owned();
         }
-        format!("does not exist{}", meant(needed, others.by_ref()))
+        format!("does not exist{}", meant(needed, others))
     }
 
     /// The workloads that need the one called `name`, with their conditions.
-    pub(crate) fn users<'s>(&'s self, name: &'s str) -> impl Iterator<Item = (&'s str, &'s str)> {
-        self.needs.iter().filter_map(move |(user, needs)| {
-            let condition = needs.get(name)?;
-            Some((user.as_str(), condition.as_str()))
-        })
+    pub(crate) fn users(&self, name: &str) -> Vec<(&str, &str)> {
+        let mut users = Vec::new();
+        for (user, needs) in &self.needs {
+            if let Some(condition) = needs.get(name) {
+                users.push((user.as_str(), condition.as_str()));
+            }
+        }
+        users
     }
 
-    /// The dependents that must end before one of `names` can. The key is that name and the
-    /// dependent.
+    /// The dependents that must end before one of `names` can stop, by that name and their own.
     fn dependents(&self, names: &BTreeSet<&str>) -> BTreeMap<(&str, &str), &Row> {
         let mut found = BTreeMap::new();
         for (dependent, needs) in self.needs.iter().chain(&self.needed_before) {
@@ -434,8 +454,8 @@ impl Reasons {
         found
     }
 
-    /// The workloads among `names` whose dependents block their stop; `None` if there are none. A
-    /// dependent in `ending` ends anyway.
+    /// The `names` whose dependents block their stop; `None` if there are none. Dependents in
+    /// `ending` block nothing, since they end as well.
     pub(crate) fn blocked_stops(
         &self,
         names: &BTreeSet<&str>,
@@ -462,14 +482,13 @@ impl Reasons {
 
 /// Returns whether the info of an agent already names the awaited workload of `text`.
 fn names_awaited(info: &str, text: &str) -> bool {
-    let Some(begin) = text.find("waits for '") else {
+    let Some((_, behind)) = text.split_once("waits for '") else {
         return false;
     };
-    let name_at = begin + "waits for '".len();
-    let Some(length) = text[name_at..].find('\'') else {
+    let Some((name, _)) = behind.split_once('\'') else {
         return false;
     };
-    info.contains(&text[begin..=name_at + length])
+    info.contains(&format!("waits for '{name}'"))
 }
 
 /// The names of workloads that must end, for a text.
@@ -478,8 +497,8 @@ fn end_of<'n>(names: impl Iterator<Item = &'n str>) -> String {
     format!("{} to end", some_of(quoted.iter().map(String::as_str)))
 }
 
-/// The dependencies of each workload in a complete state. The effective state replaces the desired
-/// one: it is what agents run.
+/// The dependencies of each workload in a complete state. Those of the effective state apply where
+/// it has the workload, since agents run it.
 pub(crate) fn needs(state: &Node) -> Needs {
     let mut all = Needs::new();
     for part in ["desiredState", "effectiveState"] {
@@ -494,7 +513,7 @@ pub(crate) fn needs(state: &Node) -> Needs {
     all
 }
 
-/// The workloads in a complete state that are restarted with those that they need.
+/// The workloads in a complete state that are restarted with their dependencies.
 fn restarted_with_dependencies(state: &Node) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for part in ["desiredState", "effectiveState"] {
@@ -513,11 +532,16 @@ pub(crate) const CONFIG_MASKS: [&str; 2] = [
     "effectiveState.workloads.*.runtimeConfig",
 ];
 
-/// Whether a workload in a complete state is restarted with those that it needs running. As for
-/// [`needs`], the effective state counts where it has the workload.
+/// The definition of a workload: that of the effective state, or the desired one.
+pub(crate) fn definition<'s>(state: &'s Node, name: &str) -> Option<&'s Node> {
+    let effective = state.at(&["effectiveState", "workloads", name]);
+    effective.or_else(|| state.at(&["desiredState", "workloads", name]))
+}
+
+/// Returns whether a workload in a complete state is restarted with the dependencies that it needs
+/// running.
 pub(crate) fn restarts_with_dependencies(state: &Node, name: &str) -> bool {
-    let of = |part| state.at(&[part, "workloads", name]);
-    let Some(workload) = of("effectiveState").or_else(|| of("desiredState")) else {
+    let Some(workload) = definition(state, name) else {
         return false;
     };
     let runtime = text(workload, &["runtime"]);

@@ -16,27 +16,32 @@ use ankaios_model::node::Node;
 use ankaios_model::yaml::{self, Origin};
 use std::io::{self, ErrorKind};
 
-/// Reads the file of `ank set state`, the last of `masks_and_file`, and makes the update of it.
+/// The update that takes masks from a file, which is the last of `masks_and_file`.
 ///
 /// # Errors
-/// The file cannot be read, is no complete state, or lacks what a mask names without
-/// `delete_missing`.
+/// The file cannot be read or is no complete state. Without `delete_missing`, also if the file lacks
+/// a part that a mask names.
 pub(crate) fn update(
     masks_and_file: &[String],
     delete_missing: bool,
     output: &mut Output,
 ) -> Result<Update> {
-    let (file, masks) = masks_and_file
-        .split_last()
-        .map_or(("", masks_and_file), |(file, masks)| (file, masks));
-    let text = read_file(file).map_err(|error| {
-        let text = format!("Could not read the state object file '{file}'.\nError: '{error}'");
-        let general =
-            "the last argument is the file with the new state; '-' reads from standard input";
-        CliError::input(text, hint_of_unread(&error, general))
-    })?;
-    update_from(masks, file, &text, delete_missing, output)
+    let Some((file, masks)) = masks_and_file.split_last() else {
+        return Ok(Update::default()); // Never: the command line has at least two.
+    };
+    match read_file(file) {
+        Ok(text) => update_from(masks, file, &text, delete_missing, output),
+        Err(error) => {
+            let text = format!("Could not read the state object file '{file}'.\nError: '{error}'");
+            let general =
+                "the last argument is the file with the new state; '-' reads from standard input";
+            Err(CliError::input(text, hint_of_unread(&error, general)))
+        }
+    }
 }
+
+/// Parts of the state that can be changed.
+const CHANGEABLE: [&str; 2] = ["desiredState", "agents"];
 
 /// The update that takes `masks` from `text`, the content of `file`.
 fn update_from(
@@ -56,13 +61,11 @@ fn update_from(
         unknown,
         ..
     } = read(&name, text)?;
-    unknown
-        .iter()
-        .take(MANIFEST_WARNINGS_MAX)
-        .for_each(|key| output.warn(key));
+    for key in unknown.iter().take(MANIFEST_WARNINGS_MAX) {
+        output.warn(key);
+    }
     for mask in masks {
-        // Parts of the state that can be changed.
-        if !["desiredState", "agents"].contains(&parts(mask)[0]) {
+        if !CHANGEABLE.contains(&parts(mask)[0]) {
             output.warn(format_args!(
                 "mask '{mask}' changes nothing: only parts of desiredState and agents can be set"
             ));
@@ -80,60 +83,58 @@ fn update_from(
     })
 }
 
-/// Whether `state` has a value at `mask`, or an empty map as its parent: that means that there is
-/// none.
+/// Returns whether a file decides about `mask`: `state` has its value, or an empty map around it,
+/// which means that there is none.
 fn is_given(state: &Node, mask: &str) -> bool {
     let path = parts(mask);
-    let parent = &path[..path.len() - 1];
-    let emptied = !parent.is_empty()
-        && state
-            .at(parent)
-            .is_some_and(|node| node.is_empty_container());
-    emptied || value_at(state, &path).is_some()
+    if let [parents @ .., _] = &path[..]
+        && !parents.is_empty()
+        && let Some(parent) = state.at(parents)
+        && parent.is_empty_container()
+    {
+        return true;
+    }
+    value_at(state, &path).is_some()
 }
 
-/// Reads the complete state of a file called `name`; an empty one is an empty state. Its unknown
-/// keys mean nothing.
+/// Reads the complete state in `text`; an empty text is an empty state. `name` is the file in
+/// messages.
 ///
 /// # Errors
 /// Not YAML, another structure, or a key at the top that no complete state has.
 pub fn read(name: &str, text: &str) -> Result<ReadDocument> {
-    let wrong =
-        |text: &str, hint: &str| CliError::input(format!("Invalid state in {name}: {text}"), hint);
-    let document = yaml::read(text, Origin::Own).map_err(|error| {
-        wrong(
-            &error.message,
-            &error.hint(text, "the file must be one YAML or JSON document"),
-        )
-    })?;
-    let root = &document.root;
-    let read = if root.is_null() {
-        ReadDocument::default()
-    } else {
-        reader::read(root, &COMPLETE_STATE, DocumentKind::State)
+    let document = match yaml::read(text, Origin::Own) {
+        Ok(document) => document,
+        Err(error) => {
+            let hint = error.hint(text, "the file must be one YAML or JSON document");
+            return Err(invalid(name, &error.message, &hint));
+        }
     };
+    let root = &document.root;
+    if root.is_null() {
+        return Ok(ReadDocument::default());
+    }
+    let read = reader::read(root, &COMPLETE_STATE, DocumentKind::State);
     if let Some(problem) = read.problems.first() {
         let hint = "the file holds a complete state as 'ank get state' prints it; manifests are for 'ank apply'";
-        return Err(wrong(
-            &ManifestError::invalid(problem.clone()).to_string(),
-            hint,
-        ));
+        let problem = ManifestError::invalid(problem.clone());
+        return Err(invalid(name, &problem.to_string(), hint));
     }
-    if read
-        .tree
-        .get("desiredState")
-        .is_some_and(|desired| desired.get("apiVersion").is_none())
+    if let Some(desired) = read.tree.get("desiredState")
+        && desired.get("apiVersion").is_none()
     {
-        return Err(wrong(
-            "missing field `apiVersion`",
-            "write 'apiVersion: v1' below 'desiredState'",
-        ));
+        let hint = "write 'apiVersion: v1' below 'desiredState'";
+        return Err(invalid(name, "missing field `apiVersion`", hint));
     }
     Ok(read)
 }
 
-/// What to do about a file that cannot be read because of `error`: `general`, unless it is
-/// something else than a file, or may not be read.
+fn invalid(name: &str, text: &str, hint: &str) -> CliError {
+    CliError::input(format!("Invalid state in {name}: {text}"), hint)
+}
+
+/// The hint for a file that cannot be read because of `error`; `general` where the error has no hint
+/// of its own.
 pub(crate) fn hint_of_unread<'a>(error: &io::Error, general: &'a str) -> &'a str {
     match error.kind() {
         ErrorKind::IsADirectory => "it is a folder; name the files in it",

@@ -9,7 +9,7 @@ use super::session::{Context, ServerLink, Update};
 use ankaios_model::messages::StopAndStart;
 use ankaios_model::reason::Reason;
 
-/// The update that stops the workloads `names`.
+/// The update that stops those of the workloads `names` that are not stopped yet.
 // [impl->swdd~cli-stops-workloads~1]
 pub(crate) fn stop(
     names: &[String],
@@ -26,19 +26,12 @@ pub(crate) fn stop(
         }
     }
     let accepted = accepted_text("Stopping", &stop);
-    let stop_and_start = StopAndStart {
-        stop,
-        start: Vec::new(),
-    };
-    Ok(Update {
-        accepted,
-        stop_and_start,
-        ..Update::default()
-    })
+    let start = Vec::new();
+    Ok(update(accepted, StopAndStart { stop, start }))
 }
 
-/// The update that starts the stopped ones of the workloads `names`. Warns of what will not start
-/// at once.
+/// The update that starts those of the workloads `names` that are stopped. Warns of those that will
+/// not start at once.
 pub(crate) fn start(
     names: &[String],
     link: &mut dyn ServerLink,
@@ -60,18 +53,19 @@ pub(crate) fn start(
         }
     }
     let accepted = accepted_text("Starting", &start);
-    let stop_and_start = StopAndStart {
-        stop: Vec::new(),
-        start,
-    };
-    Ok(Update {
+    let stop = Vec::new();
+    Ok(update(accepted, StopAndStart { stop, start }))
+}
+
+fn update(accepted: String, stop_and_start: StopAndStart) -> Update {
+    Update {
         accepted,
         stop_and_start,
         ..Update::default()
-    })
+    }
 }
 
-/// Sends the update, if it has something to do, and waits.
+/// Sends the update and waits, unless it stops and starts nothing.
 pub(crate) fn carry_out(update: Update, context: &mut Context<'_>) -> Result<ExitCode> {
     if update.is_stop_or_start() {
         return context.update_and_wait(update);
@@ -82,7 +76,7 @@ pub(crate) fn carry_out(update: Update, context: &mut Context<'_>) -> Result<Exi
 /// Reads the states, and refuses a name that no workload has.
 fn read(names: &[String], link: &mut dyn ServerLink) -> Result<Reasons> {
     let state = link.complete_state(&rows::MASKS)?;
-    let known = rows::entries(state.at(&["desiredState", "workloads"])).map(|(name, _)| name);
+    let known = rows::names(state.at(&["desiredState", "workloads"]));
     CliError::check_workloads(names, known)?;
     Ok(Reasons::new(&state))
 }
@@ -92,18 +86,12 @@ fn is_stopped(name: &str, reasons: &Reasons) -> bool {
     rows.any(|row| row.reason == Reason::Stopped)
 }
 
-/// Refuses to start a workload that has ended by itself, or that something else keeps from running:
-/// it would stay as it is.
+/// Refuses a workload that is not stopped and does not run either: a start would change nothing.
 fn check_not_ended(name: &str, reasons: &Reasons) -> Result<()> {
-    let is_active = |row: &Row| {
-        let mut active = ["Pending", "Running", "Stopping"].iter();
-        active.any(|state| row.state.starts_with(state))
-    };
-    let mut rows = reasons.rows_of(name).peekable();
-    let Some(first) = rows.peek().copied() else {
+    let Some(first) = reasons.rows_of(name).next() else {
         return Ok(());
     };
-    if rows.any(is_active) {
+    if reasons.rows_of(name).any(is_active) {
         return Ok(());
     }
     let mut state = first.state.clone();
@@ -121,6 +109,13 @@ fn check_not_ended(name: &str, reasons: &Reasons) -> Result<()> {
     Err(CliError::input(one_line(&text), hint))
 }
 
+/// Returns whether an instance runs, or will start or end.
+fn is_active(row: &Row) -> bool {
+    let mut active = ["Pending", "Running", "Stopping"].iter();
+    active.any(|state| row.state.starts_with(state))
+}
+
+/// The text for an accepted update of `names`; empty without names.
 fn accepted_text(verb: &str, names: &[String]) -> String {
     if names.is_empty() {
         String::new()

@@ -110,9 +110,8 @@ struct ShownWorkload<'s> {
     sample: Option<&'s Node>,
 }
 
-/// Reads samples and shows the last one, and the shares since the one before; with `--watch` until
-/// the connection ends. `now` is the time of each document. A name that does not exist is an error,
-/// unless it is watched for.
+/// Shows the usage between two samples. With `--watch` it continues until the connection ends, and
+/// names that do not exist are allowed. `now` is the time of each document.
 pub(crate) fn show(
     arguments: &TopArguments,
     now: fn() -> SystemTime,
@@ -130,12 +129,12 @@ pub(crate) fn show(
         None if *watch => TOP_INTERVAL,
         None => TOP_INTERVAL_FIRST,
     };
-    // First take a sample. A warning about a missing one explains why there are no shares.
+    // First take a sample.
     let mut before = read(filter, link)?;
     output.warn_of_storage(&before);
     let rows = rows::rows(&before);
     if *watch {
-        filter.check_names(&before, &rows, output); // It may come.
+        filter.check_names(&before, &rows, output); // The workload may exist later.
     } else {
         filter.refuse_unknown(&before, &rows)?;
     }
@@ -176,8 +175,8 @@ fn agents_data(filter: &Filter, before: &Node, state: &Node) -> Value {
     let mut agents = Vec::new();
     for (name, sample) in state.entries("usage") {
         if filter.accepts_agent(name) {
-            let mut fields = known(Some(sample));
-            fields.extend(known(sample.get("node")));
+            let mut fields = plain_fields(Some(sample));
+            fields.extend(plain_fields(sample.get("node")));
             let cpu = of_node(before, state, name).cpu_percent();
             fields.push(("cpuPercent".to_owned(), cpu));
             agents.push((name.to_owned(), object(fields)));
@@ -206,14 +205,15 @@ fn read(filter: &Filter, link: &mut dyn ServerLink) -> Result<Node> {
     Ok(state)
 }
 
-/// Warns about agents without a sample, once for each reason, also about agents that have workloads
-/// and are not connected. Returns whether it warned.
+/// Warns about agents without a sample, and about disconnected ones that have workloads. Returns
+/// whether it has warned. `warned` has the agents with the reasons that were printed before.
 fn warn_of_missing(
     filter: &Filter,
     state: &Node,
     warned: &mut BTreeSet<(String, String)>,
     output: &mut Output,
 ) -> bool {
+    // First find the agents.
     let mut missing = Vec::new();
     for (agent, usage) in state.entries("usage") {
         if let Some(reason) = usage.get("missing").and_then(Node::as_text) {
@@ -225,6 +225,7 @@ fn warn_of_missing(
             missing.push((agent, DISCONNECTED));
         }
     }
+    // Then print each reason once.
     let before = warned.len();
     for (agent, reason) in missing {
         if !agent.is_empty()
@@ -239,7 +240,7 @@ fn warn_of_missing(
     warned.len() > before
 }
 
-/// The rows of workloads as sorted; below them the sums and the nodes, unless the command names
+/// The sorted rows of workloads. Below them are the sums and the nodes, unless the command names
 /// workloads.
 fn view(arguments: &TopArguments, before: &Node, state: &Node) -> View {
     let filter = &arguments.filter;
@@ -352,22 +353,22 @@ fn fields(
             column
         });
     }
-    for (key, value) in known(sample) {
+    for (key, value) in plain_fields(sample) {
         fields.push(Column::data(&key, value));
     }
     fields.push(Column::data("cpuPercent", usage.cpu_percent()));
     fields
 }
 
-/// The numbers and texts of a map.
-fn known(node: Option<&Node>) -> Vec<(String, Value)> {
-    let mut known = Vec::new();
-    for (key, node) in entries(node) {
+/// The numbers and texts of a map, for programs.
+fn plain_fields(map: Option<&Node>) -> Vec<(String, Value)> {
+    let mut fields = Vec::new();
+    for (key, node) in entries(map) {
         if let Some(value) = number_or_text(node) {
-            known.push((key.to_owned(), value));
+            fields.push((key.to_owned(), value));
         }
     }
-    known
+    fields
 }
 
 fn number_or_text(node: &Node) -> Option<Value> {
@@ -379,10 +380,13 @@ fn number_or_text(node: &Node) -> Option<Value> {
 
 /// Microseconds between two samples of an agent.
 fn elapsed(before: &Node, state: &Node, agent: &str) -> Option<u64> {
-    let sampled = |state: &Node| state.at(&["usage", agent, "sampledUsec"])?.as_number();
-    sampled(state)?.checked_sub(sampled(before)?)
+    let path = ["usage", agent, "sampledUsec"];
+    let from = before.at(&path)?.as_number()?;
+    let to = state.at(&path)?.as_number()?;
+    to.checked_sub(from)
 }
 
+/// The percentage of `part` in `whole`; `None` if `whole` is zero.
 fn percent(part: u64, whole: u64) -> Option<f64> {
     if whole == 0 {
         return None;
@@ -398,6 +402,7 @@ fn read_sample<T: DeserializeOwned + Default>(sample: Option<&Node>) -> T {
     sample.read("usage").unwrap_or_default()
 }
 
+/// The usage of a workload between two samples, which are `elapsed` microseconds apart.
 fn of_workload(before: &WorkloadUsage, now: &WorkloadUsage, elapsed: Option<u64>) -> Usage {
     Usage {
         cpu: cpu_of_workload(before, now, elapsed),
@@ -411,6 +416,7 @@ fn of_workload(before: &WorkloadUsage, now: &WorkloadUsage, elapsed: Option<u64>
     }
 }
 
+/// The CPU usage of a workload between two samples, in percent of one core.
 fn cpu_of_workload(
     before: &WorkloadUsage,
     now: &WorkloadUsage,
@@ -446,6 +452,7 @@ pub(crate) fn sample_text(sample: &Node) -> String {
     parts.join(", ")
 }
 
+/// The usage of the node of an agent between two samples.
 fn of_node(before: &Node, state: &Node, agent: &str) -> Usage {
     let path = ["usage", agent, "node"];
     let earlier: NodeUsage = read_sample(before.at(&path));

@@ -6,10 +6,10 @@ use super::args::{Awaited, WaitArguments};
 use super::error::{CliError, ExitCode, Result, shown};
 use super::output::WARNING;
 use super::rows::{self, Reasons, Row};
-use super::session::{Context, ServerLink};
-use super::settings::AbsentAgents;
+use super::session::Context;
+use super::settings::{AbsentAgents, Waiting};
 use super::update::{Progress, WaitState, wait};
-use ankaios_model::execution_state::{Phase, WorkloadState};
+use ankaios_model::execution_state::Phase;
 use ankaios_model::names::InstanceName;
 
 /// Waits for the workloads that `arguments` name.
@@ -20,35 +20,47 @@ pub(crate) fn print(arguments: &WaitArguments, context: &mut Context<'_>) -> Res
         timeout,
         names,
     } = arguments;
+    // First, find the workloads.
     let masks = [&rows::MASKS[..], &[WARNING]].concat();
     let state = context.link.complete_state(&masks)?;
     context.output.warn_of_storage(&state);
-    // A workload that does not exist is gone, and none of the others would ever come.
+    // A workload that does not exist is gone already, and would never run.
     if *awaited != Awaited::Gone {
-        let known = rows::entries(state.at(&["desiredState", "workloads"])).map(|(name, _)| name);
+        let known = rows::names(state.at(&["desiredState", "workloads"]));
         CliError::check_workloads(names, known)?;
     }
     let reasons = Reasons::new(&state);
     let mut instances: Vec<InstanceName> = reasons.rows.keys().cloned().collect();
     instances.retain(|instance| names.iter().any(|name| **name == *instance.workload));
+    // Then, wait for them.
     let mut waiting = match awaited {
         Awaited::Gone => WaitState::of_present(&[], &instances, &state, AbsentAgents::Awaited),
         _ => WaitState::of_present(&instances, &[], &state, AbsentAgents::Awaited),
     };
-    let limit = timeout.or(context.waiting.limit);
-    let give_up = limit.and_then(|limit| context.link.now().checked_add(limit));
-    let stops_at_failure = context.waiting.fail_on_error && *awaited != Awaited::Gone;
-    let goal = |waiting: &mut WaitState, _: &mut dyn ServerLink, _: &[WorkloadState]| {
-        let reasons = waiting.reasons();
-        let is_met = unmet(names, *awaited, reasons).next().is_none();
-        if is_met || (stops_at_failure && first_failed(names, reasons).is_some()) {
-            return Ok(Progress::Break(()));
-        }
-        Ok(Progress::Continue(None))
+    let waits = Waiting {
+        limit: timeout.or(context.waiting.limit),
+        ..context.waiting
     };
-    let reached = wait(&mut waiting, goal, give_up, context)?;
+    let give_up = waits.give_up(context.link.now());
+    let ends_at_failure = waits.fail_on_error && *awaited != Awaited::Gone;
+    let has_ended = wait(
+        &mut waiting,
+        |waiting, _, _| {
+            let reasons = waiting.reasons();
+            if unmet(names, *awaited, reasons).is_empty() {
+                return Ok(Progress::Break(()));
+            }
+            if ends_at_failure && first_failed(names, reasons).is_some() {
+                return Ok(Progress::Break(()));
+            }
+            Ok(Progress::Continue(None))
+        },
+        give_up,
+        context,
+    )?;
+    // Finally, report: all are there, one failed, or the time has passed.
     let reasons = waiting.reasons();
-    let left: Vec<&String> = unmet(names, *awaited, reasons).collect();
+    let left = unmet(names, *awaited, reasons);
     if left.is_empty() {
         let what = match awaited {
             Awaited::Running => "running",
@@ -64,14 +76,14 @@ pub(crate) fn print(arguments: &WaitArguments, context: &mut Context<'_>) -> Res
             context.output.warn(format_args!("'{name}' is {row}"));
         }
     }
-    if reached && let Some(name) = first_failed(names, reasons) {
+    if has_ended && let Some(name) = first_failed(names, reasons) {
         context.output.error(
             format_args!("workload '{name}' failed"),
             &format!("'ank logs {name}' may show why"),
         );
         return Ok(ExitCode::WorkloadFailed);
     }
-    let limit = shown(limit.unwrap_or_default());
+    let limit = shown(waits.limit.unwrap_or_default());
     context.output.error(
         format_args!("gave up waiting after '{limit}'"),
         "'ank get workloads -w' follows them",
@@ -79,41 +91,41 @@ pub(crate) fn print(arguments: &WaitArguments, context: &mut Context<'_>) -> Res
     Ok(ExitCode::GaveUp)
 }
 
-/// The workloads of `names` that are not in the awaited state.
-fn unmet<'n>(
-    names: &'n [String],
-    awaited: Awaited,
-    reasons: &Reasons,
-) -> impl Iterator<Item = &'n String> {
-    names
-        .iter()
-        .filter(move |name| !is_met(name, awaited, reasons))
+/// The `names` of workloads that are not in the awaited state.
+fn unmet<'n>(names: &'n [String], awaited: Awaited, reasons: &Reasons) -> Vec<&'n String> {
+    let mut unmet = Vec::new();
+    for name in names {
+        if !is_met(name, awaited, reasons) {
+            unmet.push(name);
+        }
+    }
+    unmet
 }
 
-/// Whether each instance of a workload is in the awaited state: while an update replaces one, the
-/// workload is in none.
+/// Returns whether all instances of a workload are in the awaited state. There are two while an
+/// update replaces one by the other.
 fn is_met(name: &str, awaited: Awaited, reasons: &Reasons) -> bool {
-    let mut rows = reasons.rows_of(name).peekable();
+    let has_instance = reasons.rows_of(name).next().is_some();
     let wanted = match awaited {
-        Awaited::Gone => return rows.peek().is_none(),
+        Awaited::Gone => return !has_instance,
         Awaited::Running => Phase::Running,
         Awaited::Succeeded => Phase::Succeeded,
     };
-    rows.peek().is_some() && rows.all(|row| row.phase == Some(wanted))
+    let mut rows = reasons.rows_of(name);
+    has_instance && rows.all(|row| row.phase == Some(wanted))
 }
 
 /// The first workload with an instance that failed.
 fn first_failed<'n>(names: &'n [String], reasons: &Reasons) -> Option<&'n String> {
-    names
-        .iter()
-        .find(|name| reasons.rows_of(name).any(has_failed))
+    let mut names = names.iter();
+    names.find(|name| reasons.rows_of(name).any(has_failed))
 }
 
 fn has_failed(row: &Row) -> bool {
     row.state.starts_with("Failed") || row.phase == Some(Phase::PendingStartingFailed)
 }
 
-/// The states of all instances of a workload, with their reasons.
+/// The states of all instances of a workload, with their infos.
 fn described(name: &str, reasons: &Reasons) -> Vec<String> {
     let mut described = Vec::new();
     for instance in reasons.rows.keys() {
@@ -141,7 +153,7 @@ mod tests {
     use super::*;
     use crate::settings::Waiting;
     use crate::tests::{Played, Step, play, state};
-    use ankaios_model::execution_state::ExecutionState;
+    use ankaios_model::execution_state::{ExecutionState, WorkloadState};
     use std::time::Duration;
 
     fn waited(

@@ -16,7 +16,7 @@ use ankaios_model::node::Node;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-/// More workloads than this are read at once and not one by one: a read has few field masks then.
+/// Most workloads that a read names one by one. For more it reads all, so that it has few masks.
 const SINGLE_READS_MAX: usize = 100;
 
 /// An accepted update with workloads that it names and did not change.
@@ -33,8 +33,8 @@ pub(crate) struct Unchanged<'u> {
 }
 
 impl Context<'_> {
-    /// Waits for the workloads that an update names and does not change, and evaluates them as if it
-    /// had started them.
+    /// Waits for the workloads that an update names and does not change. Evaluates them as if the
+    /// update had started them.
     // [impl->swdd~cli-repeated-command-has-the-same-result~1]
     pub(crate) fn judge_unchanged(
         &mut self,
@@ -64,7 +64,7 @@ impl Context<'_> {
                 continue;
             }
             let state = self.present(&names)?.state;
-            // Unknown is which instances ran before that update, so all must run again.
+            // After a rollback all must run again, since it is unknown which of them ran before.
             let code = self.follow(&mut update, state, &Earlier::default(), give_up, false)?;
             if code != ExitCode::Success {
                 return Ok(code);
@@ -198,11 +198,10 @@ fn workloads(masks: &[String], link: &mut dyn ServerLink) -> Result<BTreeSet<Str
     let mode_item = text(&state, &[PART, "configItem"]);
     let switches_mode = all_configs || configs.contains(mode_item);
     for (name, workload) in entries(state.at(&["desiredState", "workloads"])) {
-        let mut used = workload.entries("configs");
-        let uses_one = match all_configs {
-            true => used.next().is_some(),
-            false => used.any(|(_, config)| configs.contains(text(config, &[]))),
-        };
+        let mut uses_one = false;
+        for (_, config) in workload.entries("configs") {
+            uses_one |= all_configs || configs.contains(text(config, &[]));
+        }
         let is_switched = switches_mode && workload.at(&["tags", MODES_TAG]).is_some();
         if all_workloads || uses_one || is_switched {
             names.insert(name.to_owned());

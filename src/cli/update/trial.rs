@@ -27,13 +27,14 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct ClientTrial {
     trial: HealthWindow,
-    /// Workloads with a reported end: of an older instance of the same name, of one that is created
-    /// again, or because another request has deleted or replaced it.
+    /// Workloads whose instance was reported as removed. Either it is created again, or others have
+    /// changed the workload.
     doubtful: BTreeSet<Name>,
     /// The effective state that is evaluated.
     effective: Node,
     /// Agents that are not connected.
     away: BTreeSet<Name>,
+    /// How often an agent with started members was disconnected.
     losses: u32,
     /// The longest time in which a member must become healthy.
     pub(crate) longest_deadline: Duration,
@@ -68,8 +69,8 @@ impl ClientTrial {
         new
     }
 
-    /// Evaluates the state that an instance has already: it may have failed for good, without any
-    /// further report.
+    /// Evaluates the present state of an instance. One that has failed for good sends no further
+    /// report.
     fn take_present(&mut self, instance: &InstanceName, wait: &WaitState, now: Instant) {
         let Some(state) = wait.state(instance) else {
             return;
@@ -129,7 +130,7 @@ impl ClientTrial {
             .keys()
             .map(|instance| &instance.workload)
             .collect_entries();
-        // First the added instances. An update of which all keep failures has none to roll back.
+        // First the added instances. If all of them keep their failures, so do their dependents.
         let mut added = 0;
         let mut keeping = 0;
         for instance in &accepted.added {
@@ -150,7 +151,7 @@ impl ClientTrial {
         if added > 0 && keeping == added {
             on_failure = OnFailure::Keep;
         }
-        // Then the running dependents of all that changes.
+        // Then the running dependents of all changed workloads.
         let changed = changed_names(accepted);
         let names = Self::names(accepted, before);
         for instance in ran.into_keys() {
@@ -208,7 +209,7 @@ impl ClientTrial {
         self.trial.add(member, now);
     }
 
-    /// Evaluates the states that were reported since the last call. Returns whether the outcome is
+    /// Evaluates the states that were reported since the last call. Breaks when the outcome is
     /// decided.
     pub(crate) fn check(
         &mut self,
@@ -258,6 +259,7 @@ impl ClientTrial {
         Ok(())
     }
 
+    /// Records failures. Only the first one that rolls the update back is kept.
     fn take(&mut self, failures: impl IntoIterator<Item = Failure>, wait: &WaitState) {
         for failure in failures {
             let workload = &failure.workload;
@@ -276,24 +278,18 @@ impl ClientTrial {
         }
     }
 
+    /// Evaluates a reported state. Returns the failures that it causes.
     fn on_state(
         &mut self,
         WorkloadState { instance, state }: &WorkloadState,
         now: Instant,
     ) -> Vec<Failure> {
         if self.trial.instance(&instance.workload) != Some(instance) {
-            return Vec::new();
+            return Vec::new(); // It is no member.
         }
         let agent = &instance.agent;
         if state.phase == Phase::AgentDisconnected {
-            if self.away.insert(agent.clone()) && self.trial.agent_left(agent, now) {
-                self.losses += 1;
-                if self.losses >= UPDATE_LOSSES {
-                    let why = format!("{} losses of agent '{agent}'", self.losses);
-                    return self.trial.fail_by_losses(&why, now);
-                }
-            }
-            return Vec::new();
+            return self.agent_left(agent, now);
         }
         if self.away.remove(agent) {
             self.trial.agent_came(agent, now);
@@ -302,6 +298,24 @@ impl ClientTrial {
             self.doubtful.insert(instance.workload.clone());
         }
         Vec::from_iter(self.trial.report(instance, state, now))
+    }
+
+    /// Notes that an agent is not connected any more. After several losses the update fails.
+    fn agent_left(&mut self, agent: &Name, now: Instant) -> Vec<Failure> {
+        let is_new = self.away.insert(agent.clone());
+        if !is_new {
+            return Vec::new(); // Each of its instances reports it.
+        }
+        let had_started_one = self.trial.agent_left(agent, now);
+        if !had_started_one {
+            return Vec::new();
+        }
+        self.losses += 1;
+        if self.losses < UPDATE_LOSSES {
+            return Vec::new();
+        }
+        let why = format!("{} losses of agent '{agent}'", self.losses);
+        self.trial.fail_by_losses(&why, now)
     }
 }
 
@@ -461,9 +475,9 @@ impl Context<'_> {
                 .error(text, "'ank diff' shows what is not as the manifests say");
             return Ok(ExitCode::Failed);
         }
-        let late = "nothing evaluates the update any more, so nothing rolls it back; follow it with 'ank get workloads -w', or apply \
+        let late_hint = "nothing evaluates the update any more, so nothing rolls it back; follow it with 'ank get workloads -w', or apply \
                     the earlier manifest";
-        let code = self.conclude(&state, reached, late);
+        let code = self.conclude(&state, reached, late_hint);
         let has_failed = self.waiting.fail_on_error && !trial.kept.is_empty();
         if has_failed && code == ExitCode::Success {
             return Ok(ExitCode::WorkloadFailed);
@@ -483,12 +497,12 @@ impl Context<'_> {
     ) -> Result<ExitCode> {
         // First find the objects that others have changed.
         let before = self.read(&rows::MASKS)?;
-        let now = self.read(masks)?;
+        let present = self.read(masks)?;
         let mut ours = Vec::new();
         let mut changed_by_others = Vec::new();
         for mask in masks {
             let path = parts(mask);
-            if now.at(&path) == sent.at(&path) {
+            if present.at(&path) == sent.at(&path) {
                 ours.push(mask.clone());
             } else {
                 changed_by_others.extend(path.last().copied());
@@ -515,7 +529,7 @@ impl Context<'_> {
             let state = WaitState::new(&accepted, &before, &after, AbsentAgents::Skipped);
             missing = self.wait_until_restored(&restored, state, &after, give_up)?;
         }
-        // Finally tell the result.
+        // Finally report the result.
         if let Some(why) = missing {
             let text =
                 format!("the update failed and was rolled back, but not all is as before: {why}");
@@ -566,8 +580,8 @@ impl Context<'_> {
         self.wait_until_restored(&restored, state, &now, give_up)
     }
 
-    /// Reads the states of all instances and the workloads of `restored` ones as their agents get
-    /// them.
+    /// Reads the states of all instances, and the effective state of the workloads of `restored`
+    /// ones.
     fn read_restored(&mut self, restored: &[InstanceName]) -> Result<Node> {
         let mut masks: Vec<String> = rows::MASKS.map(str::to_owned).to_vec();
         for instance in restored {
@@ -576,8 +590,9 @@ impl Context<'_> {
         self.read(&masks)
     }
 
-    /// The same with the wait for them, and the complete state `now`. Each has its own deadline; an
-    /// earlier limit of the command applies as well.
+    /// Waits until the `restored` instances run again, at most until their longest deadline and until
+    /// `give_up`. Returns the reason if not all of them do. `state` is the wait for them, and `now`
+    /// the complete state at its begin.
     fn wait_until_restored(
         &mut self,
         restored: &[InstanceName],
@@ -587,7 +602,7 @@ impl Context<'_> {
     ) -> Result<Option<String>> {
         let mut trial = ClientTrial::of_restored(restored, &state, now, self.link.now());
         if !state.has_ended() || !trial.trial.is_settled() {
-            // An instance that is only deleted has no deadline of its own.
+            // Instances that only end have no deadline of their own.
             let limit = trial.longest_deadline.max(Terms::default().deadline);
             let last = self.link.now().checked_add(limit);
             wait(
