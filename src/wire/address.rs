@@ -64,14 +64,8 @@ impl ServerUrl {
         let scheme = if tls { "https://" } else { "http://" };
         let rest = text.strip_prefix(scheme)?;
         let authority = rest.split(['/', '?', '#']).next()?;
-        let host_port = authority.rsplit('@').next()?;
-        let (host, port) = match host_port.strip_prefix('[') {
-            None => host_port.split_once(':').unwrap_or((host_port, "")),
-            Some(bracketed) => match bracketed.split_once(']')? {
-                (host, "") => (host, ""),
-                (host, after) => (host, after.strip_prefix(':')?),
-            },
-        };
+        let without_user = authority.rsplit('@').next()?;
+        let (host, port) = split_port(without_user)?;
         let port = match port {
             "" => DEFAULT_PORT,
             port => port.parse().ok()?,
@@ -135,14 +129,13 @@ impl FromStr for ListenAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.strip_prefix(SOCKET_SCHEME) {
-            Some(path) => socket_path(path)
-                .map(Self::Socket)
-                .ok_or_else(no_socket_path),
-            None => text
-                .parse()
-                .map(Self::Tcp)
-                .map_err(|_| NO_LISTEN_ADDRESS.to_owned()),
+        if let Some(path) = text.strip_prefix(SOCKET_SCHEME) {
+            let path = socket_path(path).ok_or_else(no_socket_path)?;
+            return Ok(Self::Socket(path));
+        }
+        match text.parse() {
+            Ok(address) => Ok(Self::Tcp(address)),
+            Err(_) => Err(NO_LISTEN_ADDRESS.to_owned()),
         }
     }
 }
@@ -156,16 +149,34 @@ impl fmt::Display for ListenAddress {
     }
 }
 
+/// Splits `host:port`; the port is empty if there is none. An IPv6 address has brackets, which are
+/// removed.
+fn split_port(text: &str) -> Option<(&str, &str)> {
+    let Some(bracketed) = text.strip_prefix('[') else {
+        return Some(text.split_once(':').unwrap_or((text, "")));
+    };
+    let (host, after) = bracketed.split_once(']')?;
+    if after.is_empty() {
+        return Some((host, ""));
+    }
+    Some((host, after.strip_prefix(':')?))
+}
+
 fn no_socket_path() -> String {
     format!(
         "A socket is written as unix:///path, with an absolute path of at most {SOCKET_PATH_MAX} bytes."
     )
 }
 
+/// The path of a socket; `None` if it is not absolute, names no file, or cannot be an address.
 fn socket_path(text: &str) -> Option<PathBuf> {
-    let is_usable = text.len() <= SOCKET_PATH_MAX && !text.ends_with('/') && !text.contains('\0');
     let path = Path::new(text);
-    (is_usable && path.is_absolute() && path.file_name().is_some()).then(|| path.to_owned())
+    let names_file = path.file_name().is_some() && !text.ends_with('/');
+    let fits = text.len() <= SOCKET_PATH_MAX && !text.contains('\0');
+    if !path.is_absolute() || !names_file || !fits {
+        return None;
+    }
+    Some(path.to_owned())
 }
 
 #[cfg(test)]

@@ -147,13 +147,12 @@ pub struct ClientReceiver {
     ended: Option<StreamEnd>,
     /// Whether the other side has sent a message: then it is a server.
     has_received: bool,
-    /// Why TLS ended the connection, if it did: the better reason than the one that gRPC sees.
-    tls_end: Reason,
+    tls_end: TlsEnd,
     _client: Arc<grpcio::Client>,
 }
 
-/// Why a connection broke, for the ends of the stream, which see only what gRPC reports.
-type Reason = Arc<OnceLock<TlsError>>;
+/// Why TLS ended the connection, if it did. gRPC reports only that the connection was lost.
+type TlsEnd = Arc<OnceLock<TlsError>>;
 
 /// Ends a stream from any thread: wakes a blocked sender and receiver.
 #[derive(Debug)]
@@ -180,38 +179,16 @@ pub(super) fn connect_with(
     hello: ToServer,
     keepalive: Keepalive,
 ) -> Result<(ClientSender, ClientReceiver, Hangup), ConnectError> {
-    // First: the socket, and the end of it that gRPC gets.
-    let tls_end = Reason::default();
-    let (socket, endpoint) = match &options.url {
-        ServerUrl::Socket(path) => {
-            let stream = connect_unix(path, options.connect_limit)
-                .map_err(|error| options.no_connection(error))?;
-            (options.duplicate(&stream)?, stream)
-        }
-        ServerUrl::Tcp { host, port, .. } => {
-            let tls = match &options.security {
-                Security::Insecure => None,
-                Security::MutualTls(pem) => {
-                    let tls = ClientTls::new(pem);
-                    Some(tls.map_err(|error| options.no_tls(error))?)
-                }
-            };
-            let stream = connect_tcp(options, host, *port)?;
-            grpc::prepare(&stream).map_err(|error| options.no_connection(error))?;
-            let socket = options.duplicate(&stream)?;
-            let endpoint = match tls {
-                None => OwnedFd::from(stream),
-                Some(tls) => secure(options, &tls, stream, &tls_end)?,
-            };
-            (socket, endpoint)
-        }
-    };
-    // Then: the call.
+    // First connect.
+    let tls_end = TlsEnd::default();
+    let connected = connect_socket(options, &tls_end)?;
+    // Then begin the call. An agent runs for long, so it ends the threads that it does not need.
     if options.service == Service::Agent {
         grpc::end_timer_thread();
         grpc::end_executor_threads();
     }
-    let channel = channel_over(grpc::channel(options.message_max, keepalive), endpoint);
+    let builder = grpc::channel(options.message_max, keepalive);
+    let channel = channel_over(builder, connected.endpoint);
     let client = Arc::new(grpcio::Client::new(channel));
     let method = grpc::called(options.service);
     let (sink, stream) = client
@@ -222,7 +199,7 @@ pub(super) fn connect_with(
         ended: None,
         _client: client.clone(),
     };
-    // Finally: the hello. When this fails the stream has ended, and its receiver knows why.
+    // Finally send the hello. If this fails the stream has ended, and its receiver returns why.
     let _ = sender.send(hello);
     let receiver = ClientReceiver {
         stream,
@@ -231,7 +208,46 @@ pub(super) fn connect_with(
         tls_end,
         _client: client,
     };
-    Ok((sender, receiver, Hangup { socket }))
+    Ok((sender, receiver, connected.hangup))
+}
+
+/// A connection to the server, before gRPC uses it.
+struct ConnectedSocket {
+    hangup: Hangup,
+    /// The end that gRPC gets.
+    endpoint: OwnedFd,
+}
+
+fn connect_socket(
+    options: &ClientOptions,
+    tls_end: &TlsEnd,
+) -> Result<ConnectedSocket, ConnectError> {
+    let (host, port) = match &options.url {
+        ServerUrl::Socket(path) => {
+            let endpoint = connect_unix(path, options.connect_limit)
+                .map_err(|error| options.no_connection(error))?;
+            let socket = options.duplicate(&endpoint)?;
+            let hangup = Hangup { socket };
+            return Ok(ConnectedSocket { hangup, endpoint });
+        }
+        ServerUrl::Tcp { host, port, .. } => (host, *port),
+    };
+    let tls = match &options.security {
+        Security::Insecure => None,
+        Security::MutualTls(pem) => {
+            let tls = ClientTls::new(pem);
+            Some(tls.map_err(|error| options.no_tls(error))?)
+        }
+    };
+    let stream = connect_tcp(options, host, port)?;
+    grpc::prepare(&stream).map_err(|error| options.no_connection(error))?;
+    let socket = options.duplicate(&stream)?;
+    let hangup = Hangup { socket };
+    let endpoint = match tls {
+        None => OwnedFd::from(stream),
+        Some(tls) => secure(options, &tls, stream, tls_end)?,
+    };
+    Ok(ConnectedSocket { hangup, endpoint })
 }
 
 /// A channel over a connected stream socket that does not block.
@@ -250,45 +266,51 @@ fn secure(
     options: &ClientOptions,
     tls: &ClientTls,
     stream: TcpStream,
-    reason: &Reason,
+    tls_end: &TlsEnd,
 ) -> Result<OwnedFd, ConnectError> {
-    let failed = |error| options.no_connection(error);
+    // First give the connection to a pump.
     let link = tls
         .begin(stream)
         .map_err(|error| options.no_tls(error.to_string().into()))?;
-    let (plain, endpoint) = pump::pair().map_err(failed)?;
+    let (plain, endpoint) = pump::pair().map_err(|error| options.no_connection(error))?;
     let opened = GrpcConnection {
         grpc: plain,
         gate: None,
     };
-    let ended = reason.clone();
-    let on_end = move |error: &PumpError| {
+    let open = Box::new(|_: &TlsLink| Ok(opened));
+    let ended = tls_end.clone();
+    let on_end = Box::new(move |error: &PumpError| {
         let _ = ended.set(match error {
             PumpError::Broken(error) => error.clone(),
             PumpError::Refused(text) => text.clone().into(),
         });
-    };
-    let mut pump = Pump::new().map_err(failed)?;
-    let open = Box::new(|_: &TlsLink| Ok(opened));
-    pump.add(link, open, true, Box::new(on_end), SystemClock.now());
+    });
+    let mut pump = Pump::new().map_err(|error| options.no_connection(error))?;
+    pump.add(link, open, true, on_end, SystemClock.now());
+    // Then do the handshake.
     while pump.is_handshaking() {
-        pump.wait(None, || SystemClock.now()).map_err(failed)?;
+        let waited = pump.wait(None, || SystemClock.now());
+        waited.map_err(|error| options.no_connection(error))?;
     }
-    if let Some(error) = reason.get() {
-        pump.run(None); // The alert names the reason to the server.
+    if let Some(error) = tls_end.get() {
+        pump.run(None); // Send the alert, which names the reason to the server.
         return Err(options.no_tls(error.clone()));
     }
-    threads::spawn("tls:server", STACK_LARGE, move || pump.run(None)).map_err(failed)?;
+    // Finally start the thread of the pump.
+    threads::spawn("tls:server", STACK_LARGE, move || pump.run(None))
+        .map_err(|error| options.no_connection(error))?;
     Ok(endpoint.into())
 }
 
 /// Tries the addresses of the host in order. Returns the last failure if all fail.
 fn connect_tcp(options: &ClientOptions, host: &str, port: u16) -> Result<TcpStream, ConnectError> {
-    let resolve = |source| ConnectError::Resolve {
-        host: host.to_owned(),
-        source,
+    let addresses = match (host, port).to_socket_addrs() {
+        Ok(addresses) => addresses,
+        Err(source) => {
+            let host = host.to_owned();
+            return Err(ConnectError::Resolve { host, source });
+        }
     };
-    let addresses = (host, port).to_socket_addrs().map_err(resolve)?;
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     for address in addresses {
         match TcpStream::connect_timeout(&address, options.connect_limit) {
@@ -321,7 +343,7 @@ impl ClientSender {
     /// Sends one message, in order; waits while the connection is full.
     ///
     /// # Errors
-    /// How the stream ended; the receiver may know the better reason. Every later call of any
+    /// How the stream ended; the receiver may return a better reason. Every later call of any
     /// method returns the same.
     pub fn send(&mut self, message: ToServer) -> Result<(), StreamEnd> {
         self.unless_ended(|sink| {
@@ -329,7 +351,7 @@ impl ClientSender {
         })
     }
 
-    /// Whether [`Self::start_send`] may be called. When not, the waker of `context` is woken as
+    /// Ready when [`Self::start_send`] may be called. Otherwise wakes the waker of `context` as
     /// soon as it may.
     ///
     /// # Errors
@@ -358,9 +380,14 @@ impl ClientSender {
     /// Ends the sending side; the server then ends the stream. Waits at most [`GOODBYE_MAX`].
     pub fn finish(mut self) {
         // An error means that the stream has ended already.
-        let _ = self.unless_ended(|sink| wait_at_most(sink.close(), GOODBYE_MAX).unwrap_or(Ok(())));
+        let _ = self.unless_ended(|sink| {
+            let closed = wait_at_most(sink.close(), GOODBYE_MAX);
+            closed.unwrap_or(Ok(()))
+        });
     }
 
+    /// Does `work`, unless the stream has ended: the library panics when a failed sink is used
+    /// again.
     fn unless_ended(
         &mut self,
         work: impl FnOnce(&mut ClientDuplexSender<Vec<u8>>) -> grpcio::Result<()>,
@@ -407,23 +434,28 @@ impl ClientReceiver {
     }
 
     fn end_of(&self, error: grpcio::Error) -> StreamEnd {
+        // A peer that has sent a message is a server of Ankaios.
         if !self.has_received
             && let Some(text) = foreign_answer(&error)
         {
             return StreamEnd::Foreign(text);
         }
-        match (stream_end(error), self.tls_end.get()) {
-            (StreamEnd::Lost(_), Some(error)) if error.cause == TlsCause::RefusedByPeer => {
+        let end = stream_end(error);
+        let StreamEnd::Lost(_) = end else {
+            return end;
+        };
+        match self.tls_end.get() {
+            Some(error) if error.cause == TlsCause::RefusedByPeer => {
                 StreamEnd::RefusedByTls(error.text.clone())
             }
-            (StreamEnd::Lost(_), Some(error)) => StreamEnd::Lost(error.text.clone()),
-            (end, _) => end,
+            Some(error) => StreamEnd::Lost(error.text.clone()),
+            None => end,
         }
     }
 }
 
 fn decode(received: Received) -> Result<FromServer, String> {
-    let bytes = received.unpack(usize::MAX).map_err(|(_, reason)| reason)?;
+    let bytes = received.unpack(usize::MAX).map_err(|error| error.reason)?;
     read_from_server(bytes).map_err(|error| error.0)
 }
 
@@ -445,12 +477,12 @@ fn stream_end(error: grpcio::Error) -> StreamEnd {
     }
 }
 
-/// What gRPC says of an answer that is none of a server of Ankaios: of a web server, or of a server
-/// with other services.
+/// The text of gRPC about an answer of another program: a web server, or a server with other
+/// services. `None` if the error does not show one.
 fn foreign_answer(error: &grpcio::Error) -> Option<String> {
-    let (grpcio::Error::RpcFailure(status) | grpcio::Error::RpcFinished(Some(status))) = error
-    else {
-        return None;
+    let status = match error {
+        grpcio::Error::RpcFailure(status) | grpcio::Error::RpcFinished(Some(status)) => status,
+        _ => return None,
     };
     // gRPC has no other sign of a peer that does not speak HTTP/2, or that answers with a page.
     const TEXTS: [&str; 4] = [
@@ -462,13 +494,13 @@ fn foreign_answer(error: &grpcio::Error) -> Option<String> {
     let text = status.message();
     let is_foreign = status.code() == RpcStatusCode::UNIMPLEMENTED
         || TEXTS.iter().any(|known| text.contains(known));
-    is_foreign.then(|| {
-        if text.is_empty() {
-            "it has no such service".to_owned()
-        } else {
-            text.to_owned()
-        }
-    })
+    if !is_foreign {
+        return None;
+    }
+    if text.is_empty() {
+        return Some("it has no such service".to_owned());
+    }
+    Some(text.to_owned())
 }
 
 fn from_status(status: &RpcStatus) -> StreamEnd {
@@ -479,12 +511,11 @@ fn from_status(status: &RpcStatus) -> StreamEnd {
         RpcStatusCode::UNAVAILABLE | RpcStatusCode::CANCELLED => StreamEnd::Lost(message),
         code => {
             let text = format!("{code:?}"); // `<number>-<name>`
-            StreamEnd::Refused {
-                code: text
-                    .split_once('-')
-                    .map_or(text.clone(), |(_, name)| name.to_owned()),
-                message,
-            }
+            let code = match text.split_once('-') {
+                Some((_, name)) => name.to_owned(),
+                None => text,
+            };
+            StreamEnd::Refused { code, message }
         }
     }
 }

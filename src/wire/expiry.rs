@@ -19,11 +19,11 @@ pub fn own(security: &Security) -> Option<u64> {
     }
 }
 
-/// The time from `now` until a certificate that expires at `expires`, in seconds since 1970, begins to
-/// be warned of; zero when it is.
+/// The time from `now` until warnings about a certificate begin; zero if they have begun. `expires`
+/// is in seconds since 1970.
 pub fn until_warning(expires: u64, now: SystemTime) -> Duration {
-    let from = Duration::from_secs(expires).saturating_sub(WARN_BEFORE);
-    from.saturating_sub(since_1970(now))
+    let begin = Duration::from_secs(expires).saturating_sub(WARN_BEFORE);
+    begin.saturating_sub(since_1970(now))
 }
 
 fn since_1970(now: SystemTime) -> Duration {

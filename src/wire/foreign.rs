@@ -8,11 +8,12 @@ use ankaios_model::names::Name;
 use ankaios_platform::logging::log_source;
 use std::collections::BTreeMap;
 
-/// The message on the wire, in as many pieces as it takes to keep each within `limit` bytes.
+/// Encodes a message as one or more messages of at most `limit` bytes each.
 ///
-/// What cannot be cut is replaced: an answer by an error that names the way out, the list of
-/// workloads in a hello by nothing and an error in the log, because it would end the session again
-/// and again.
+/// - A plan is cut into parts.
+/// - A response is replaced by an error that names the way out.
+/// - Any other message is left out with an error in the log, since sending it would end the session
+///   after each connect.
 pub(crate) fn fit(message: FromServer, limit: usize, peer: &str) -> Vec<Vec<u8>> {
     let bytes = write_from_server(&message);
     let size = bytes.len();
@@ -20,22 +21,21 @@ pub(crate) fn fit(message: FromServer, limit: usize, peer: &str) -> Vec<Vec<u8>>
         return vec![bytes];
     }
     let what = match message {
-        FromServer::UpdateWorkload(plan) => match halves(plan) {
-            Some(halves) => {
-                return halves
-                    .into_iter()
-                    .flat_map(|half| fit(FromServer::UpdateWorkload(half), limit, peer))
-                    .collect();
+        FromServer::UpdateWorkload(plan) => {
+            if let Some([first, second]) = halves(plan) {
+                let mut messages = fit(FromServer::UpdateWorkload(first), limit, peer);
+                messages.extend(fit(FromServer::UpdateWorkload(second), limit, peer));
+                return messages;
             }
-            None => "an update of one workload".to_owned(),
-        },
+            "an update of one workload".to_owned()
+        }
         FromServer::Response(Response { id, .. }) => {
             return too_large_answer(id, size, limit, peer);
         }
         FromServer::ServerHello(added) => format!("the hello with {} workloads", added.len()),
         _ => "a message".to_owned(),
     };
-    too_large(peer, &what, size, limit);
+    log_too_large(peer, &what, size, limit);
     Vec::new()
 }
 
@@ -51,12 +51,13 @@ pub(crate) fn too_large_answer(id: String, size: usize, limit: usize, peer: &str
     if error.len() <= limit {
         return vec![error];
     }
-    // An endless id is the requester's own; its agent must not suffer for it.
-    too_large(peer, "an answer", error.len(), limit);
+    // The id of the request is too long. It gets no answer, and the stream of its agent stays open.
+    log_too_large(peer, "an answer", error.len(), limit);
     Vec::new()
 }
 
-pub(crate) fn too_large(peer: &str, what: &str, size: usize, limit: usize) {
+/// Logs that a message for `peer` is not sent.
+pub(crate) fn log_too_large(peer: &str, what: &str, size: usize, limit: usize) {
     let _source = log_source(peer);
     log::error!(
         "Not sending {what} to '{peer}': it has {size} bytes, but that program takes at most {limit}. \
@@ -64,8 +65,8 @@ pub(crate) fn too_large(peer: &str, what: &str, size: usize, limit: usize) {
     );
 }
 
-/// Cuts a plan in two without separating what belongs to one workload: its old and its new instance
-/// in one message are an update, in two messages they would be a stop and an unrelated start.
+/// Cuts a plan in two; `None` if it has only one workload. The old and the new instance of a
+/// workload stay together: one message makes them an update, two a stop and an unrelated start.
 fn halves(plan: WorkloadPlan) -> Option<[WorkloadPlan; 2]> {
     let mut by_name: BTreeMap<Name, WorkloadPlan> = BTreeMap::new();
     for added in plan.added {
@@ -86,13 +87,18 @@ fn halves(plan: WorkloadPlan) -> Option<[WorkloadPlan; 2]> {
         return None;
     }
     let middle = by_name.len() / 2;
-    let mut halves = [WorkloadPlan::default(), WorkloadPlan::default()];
+    let mut first = WorkloadPlan::default();
+    let mut second = WorkloadPlan::default();
     for (index, part) in by_name.into_values().enumerate() {
-        let half = &mut halves[usize::from(index >= middle)];
+        let half = if index < middle {
+            &mut first
+        } else {
+            &mut second
+        };
         half.added.extend(part.added);
         half.deleted.extend(part.deleted);
     }
-    Some(halves)
+    Some([first, second])
 }
 
 #[cfg(test)]

@@ -148,8 +148,10 @@ struct InFlight {
     stream: u32,
     bytes: usize,
     received: usize,
-    /// When it was last fast enough, or complete, and how many bytes had come then.
-    measured: (Instant, usize),
+    /// When it was last fast enough, or complete.
+    measured_at: Instant,
+    /// Bytes that it had then.
+    measured_bytes: usize,
     permit: Permit,
 }
 
@@ -158,26 +160,31 @@ impl InFlight {
         self.received == self.bytes
     }
 
+    fn measure(&mut self, now: Instant) {
+        self.measured_at = now;
+        self.measured_bytes = self.received;
+    }
+
+    /// Checks that a complete message is taken, and that others do not wait for a slow one.
     fn check(&mut self, now: Instant) -> Result<(), Refused> {
-        let (since, before) = self.measured;
-        let time = now.saturating_duration_since(since);
+        let time = now.saturating_duration_since(self.measured_at);
         if self.is_complete() {
-            return if time > TAKEN_MAX {
-                Err(Refused::NotTaken)
-            } else {
-                Ok(())
-            };
+            if time > TAKEN_MAX {
+                return Err(Refused::NotTaken);
+            }
+            return Ok(());
         }
         if time < MEASURED {
             return Ok(());
         }
-        let due = u64::try_from(time.as_millis())
-            .unwrap_or(u64::MAX)
-            .saturating_mul(SLOWEST)
-            / 1000;
-        if (self.received - before) as u64 >= due {
-            self.measured = (now, self.received);
-        } else if self.permit.is_contended() {
+        let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let least = milliseconds.saturating_mul(SLOWEST) / 1000;
+        let bytes = (self.received - self.measured_bytes) as u64;
+        if bytes >= least {
+            self.measure(now);
+            return Ok(());
+        }
+        if self.permit.is_contended() {
             return Err(Refused::Slow);
         }
         Ok(())
@@ -206,18 +213,17 @@ impl InFlightMessages {
         self.state.lock().served -= 1;
     }
 
-    /// The reader has received a message of `bytes`. Returns its permit, to be kept as long as its
-    /// bytes are.
+    /// Takes the permit of a message of `bytes` that its reader has received, who keeps it as long
+    /// as these bytes. The permit of a small message is empty.
     pub(crate) fn arrived(&self, bytes: usize) -> Permit {
         let mut state = self.state.lock();
-        // Two of the same length have the same permit.
-        let index = state
-            .in_flight
-            .iter()
-            .position(|message| message.is_complete() && message.bytes == bytes);
-        index
-            .map(|index| state.in_flight.remove(index).permit)
-            .unwrap_or_default()
+        // Of two messages of the same length either will do: their permits are equal.
+        let mut messages = state.in_flight.iter();
+        let index = messages.position(|message| message.is_complete() && message.bytes == bytes);
+        match index {
+            Some(index) => state.in_flight.remove(index).permit,
+            None => Permit::default(),
+        }
     }
 }
 
@@ -303,8 +309,8 @@ impl FrameGate {
         }
     }
 
-    /// How many of these bytes may go on now; fewer than all when a frame or message has to wait.
-    /// Those are not given again.
+    /// Returns how many of these bytes may pass now: fewer than all if a frame or message has to
+    /// wait. Bytes that have passed must not be given again.
     ///
     /// # Errors
     /// The connection has to end.
@@ -322,7 +328,7 @@ impl FrameGate {
         Ok(admitted)
     }
 
-    /// Checks that a hello came, and that messages that have permits still come.
+    /// Checks that a hello was accepted in time, and that no large message is stuck.
     ///
     /// # Errors
     /// The connection has to end.
@@ -331,13 +337,13 @@ impl FrameGate {
         if !state.has_hello && now.saturating_duration_since(self.begun) >= NO_HELLO_MAX {
             return Err(Refused::NoHello);
         }
-        state
-            .in_flight
-            .iter_mut()
-            .try_for_each(|message| message.check(now))
+        for message in &mut state.in_flight {
+            message.check(now)?;
+        }
+        Ok(())
     }
 
-    /// Takes some bytes; none when a message has to wait.
+    /// Takes some of the bytes and returns their number: 0 if a frame or message has to wait.
     fn step(&mut self, bytes: &[u8], now: Instant) -> Result<usize, Refused> {
         if self.frame.left == 0 {
             return self.take_header(bytes, now);
@@ -355,10 +361,11 @@ impl FrameGate {
         Ok(count)
     }
 
+    /// Takes bytes of the header of a frame. The last byte begins the frame.
     fn take_header(&mut self, bytes: &[u8], now: Instant) -> Result<usize, Refused> {
+        // First take the bytes: the last one alone, since gRPC does not see a frame without it.
         let mut count = bytes.len().min(FRAME_HEADER - self.header_bytes);
         let is_end = self.header_bytes + count == FRAME_HEADER;
-        // The last byte of a header is looked at alone: without it gRPC does not see the frame.
         if count > 1 && is_end {
             count -= 1;
         } else if is_end && !self.begin_frame(now) {
@@ -369,6 +376,7 @@ impl FrameGate {
         if self.header_bytes < FRAME_HEADER {
             return Ok(count);
         }
+        // Then read the header.
         self.header_bytes = 0;
         let [a, b, c, kind, flags, id @ ..] = self.header;
         let stream = u32::from_be_bytes(id) & 0x7fff_ffff;
@@ -379,6 +387,7 @@ impl FrameGate {
             ends_stream: is_data && flags & END_STREAM != 0,
             stream,
         };
+        // Finally note what the frame means for its stream.
         if kind == RST_STREAM {
             self.forget(stream);
         }
@@ -403,12 +412,11 @@ impl FrameGate {
         Ok(count)
     }
 
-    /// Begins the frame of which all but the last byte of the header has come. Returns false when
-    /// that has to wait.
+    /// Begins the frame whose header has come except for its last byte. Returns false if the frame
+    /// has to wait.
     ///
-    /// gRPC keeps each response that a client does not take, and its limit of 10,000 for each
-    /// connection is too much for many connections. So no frame that causes one begins while the
-    /// client does not read.
+    /// While the client does not read, no frame begins that causes a response. gRPC keeps these
+    /// responses; its limit of 10,000 for each connection is too high for many connections.
     fn begin_frame(&mut self, now: Instant) -> bool {
         let [a, b, c, kind, flags, ..] = self.header;
         let cost = match kind {
@@ -463,14 +471,15 @@ impl FrameGate {
         if self.streams.len() < GATED_STREAMS || self.streams.contains_key(&stream) {
             return Ok(());
         }
-        let between_messages = |(_, state): &(&u32, &Stream)| state.prefix_bytes == 0;
-        let unused = self
-            .streams
-            .iter()
-            .find(between_messages)
-            .map(|(id, _)| *id);
-        self.streams.remove(&unused.ok_or(Refused::Streams)?);
-        Ok(())
+        for (id, state) in &self.streams {
+            let is_between_messages = state.prefix_bytes == 0;
+            if is_between_messages {
+                let unused = *id;
+                self.streams.remove(&unused);
+                return Ok(());
+            }
+        }
+        Err(Refused::Streams)
     }
 
     fn frame_ended(&mut self) {
@@ -489,68 +498,75 @@ impl FrameGate {
             .retain(|message| message.stream != stream || message.is_complete());
     }
 
+    /// Takes bytes of a data frame and returns their number: 0 if a message has to wait.
     fn take_data(&mut self, bytes: &[u8], now: Instant) -> Result<usize, Refused> {
         let id = self.frame.stream;
         let Some(stream) = self.streams.get_mut(&id) else {
             return Ok(bytes.len());
         };
-        if stream.prefix_bytes < MESSAGE_PREFIX {
-            let Some(first) = bytes.first() else {
-                return Ok(0);
-            };
-            stream.prefix[stream.prefix_bytes] = *first;
-            if stream.prefix_bytes + 1 < MESSAGE_PREFIX {
-                stream.prefix_bytes += 1;
-                return Ok(1);
-            }
-            let [_, length @ ..] = stream.prefix;
-            let length = u32::from_be_bytes(length) as usize;
-            if !self.may_begin(id, length, now)? {
-                return Ok(0);
-            }
-            let stream = self.streams.entry(id).or_default();
-            stream.prefix_bytes = MESSAGE_PREFIX;
-            stream.left = length;
-            if length == 0 {
-                stream.next_message();
-            }
+        if stream.prefix_bytes == MESSAGE_PREFIX {
+            return Ok(self.take_content(bytes, now));
+        }
+        // Take one byte of the prefix. The last one begins the message.
+        let Some(first) = bytes.first() else {
+            return Ok(0);
+        };
+        stream.prefix[stream.prefix_bytes] = *first;
+        if stream.prefix_bytes + 1 < MESSAGE_PREFIX {
+            stream.prefix_bytes += 1;
             return Ok(1);
         }
+        let [_, length @ ..] = stream.prefix;
+        let length = u32::from_be_bytes(length) as usize;
+        if !self.begin_message(id, length, now)? {
+            return Ok(0);
+        }
+        let stream = self.streams.entry(id).or_default();
+        stream.prefix_bytes = MESSAGE_PREFIX;
+        stream.left = length;
+        if length == 0 {
+            stream.next_message();
+        }
+        Ok(1)
+    }
+
+    /// Takes bytes of a message behind its prefix, and returns their number.
+    fn take_content(&mut self, bytes: &[u8], now: Instant) -> usize {
+        let id = self.frame.stream;
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return bytes.len();
+        };
         let count = bytes.len().min(stream.left);
         stream.left -= count;
         stream.received += count;
-        // One that is complete and was not taken may be of this stream as well, and small ones are
-        // not there.
-        let is_this = |message: &&mut InFlight| message.stream == id && !message.is_complete();
-        if let Some(message) = self
-            .in_flight
-            .state
-            .lock()
-            .in_flight
-            .iter_mut()
-            .find(is_this)
-        {
+        // Count them for the large message of this stream, if it is one. An earlier message of the
+        // stream may be complete and not taken yet.
+        let mut state = self.in_flight.state.lock();
+        let mut messages = state.in_flight.iter_mut();
+        let message = messages.find(|message| message.stream == id && !message.is_complete());
+        if let Some(message) = message {
             message.received += count;
             if message.is_complete() {
-                message.measured = (now, message.received);
+                message.measure(now);
             }
         }
         if stream.left == 0 {
             stream.next_message();
         }
-        Ok(count)
+        count
     }
 
-    /// Whether a message of this length may begin on a stream, or has to wait.
-    fn may_begin(&mut self, stream: u32, length: usize, now: Instant) -> Result<bool, Refused> {
+    /// Begins a message of this length on a stream; a large one acquires its permit. Returns false
+    /// if the message has to wait.
+    fn begin_message(&mut self, stream: u32, length: usize, now: Instant) -> Result<bool, Refused> {
         let max = self.in_flight.message_max;
         if length > max {
             return Err(Refused::TooLarge { length, max });
         }
-        let is_first = self
-            .streams
-            .get(&stream)
-            .is_some_and(|stream| !stream.is_first_done);
+        let is_first = match self.streams.get(&stream) {
+            Some(stream) => !stream.is_first_done,
+            None => false,
+        };
         if is_first && length > FIRST_MESSAGE_MAX {
             return Err(Refused::First(length));
         }
@@ -561,38 +577,37 @@ impl FrameGate {
         if !is_first && !state.has_hello {
             return Ok(false);
         }
-        // The reader of one that is complete takes it; only then gRPC takes further ones of that
+        // A complete message has to be taken first: before that gRPC takes no further one of its
         // stream.
         if state.in_flight.iter().any(InFlight::is_complete) {
             return Ok(false);
         }
-        match self
-            .in_flight
-            .arriving
-            .try_acquire(&mut self.waiter, length)
-        {
-            Some(permit) => {
-                state.in_flight.push(InFlight {
-                    stream,
-                    bytes: length,
-                    received: 0,
-                    measured: (now, 0),
-                    permit,
-                });
-                Ok(true)
-            }
-            None if state.in_flight.is_empty() => Ok(false),
-            None => Err(Refused::Several),
+        let arriving = &self.in_flight.arriving;
+        if let Some(permit) = arriving.try_acquire(&mut self.waiter, length) {
+            state.in_flight.push(InFlight {
+                stream,
+                bytes: length,
+                received: 0,
+                measured_at: now,
+                measured_bytes: 0,
+                permit,
+            });
+            return Ok(true);
         }
+        // Frames have an order: while this message waited, the one under way could not continue.
+        if !state.in_flight.is_empty() {
+            return Err(Refused::Several);
+        }
+        Ok(false)
     }
 }
 
 impl Gate for FrameGate {
     fn admit(&mut self, bytes: &[u8], peer_reads: bool, now: Instant) -> Result<usize, String> {
         self.peer_reads = peer_reads;
-        self.check(now)
-            .and_then(|()| self.admit(bytes, now))
-            .map_err(|refused| refused.to_string())
+        self.check(now).map_err(|refused| refused.to_string())?;
+        let admitted = self.admit(bytes, now);
+        admitted.map_err(|refused| refused.to_string())
     }
 
     fn sent(&mut self, bytes: usize) {
@@ -605,11 +620,13 @@ impl Gate for FrameGate {
             return Some(now + RETRY);
         }
         let state = self.in_flight.state.lock();
-        if state.in_flight.is_empty() {
-            (!state.has_hello).then_some(self.begun + NO_HELLO_MAX)
-        } else {
-            Some(now + CHECK)
+        if !state.in_flight.is_empty() {
+            return Some(now + CHECK);
         }
+        if !state.has_hello {
+            return Some(self.begun + NO_HELLO_MAX);
+        }
+        None
     }
 
     fn is_served(&self) -> bool {

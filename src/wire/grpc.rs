@@ -95,6 +95,13 @@ fn never_received<T>(_: grpcio::MessageReader) -> grpcio::Result<T> {
     Err(grpcio::Error::Codec("this end sends such messages".into()))
 }
 
+/// Why a message was not copied.
+pub(crate) struct NotUnpacked {
+    /// The id of the request, if it is one.
+    pub(crate) request_id: Option<String>,
+    pub(crate) reason: String,
+}
+
 impl Received {
     /// Bytes of the message.
     pub(crate) fn len(&self) -> usize {
@@ -102,25 +109,24 @@ impl Received {
     }
 
     /// Copies the message, unless it has more than `max` bytes.
-    ///
-    /// # Errors
-    /// Why not, and the id if it is a request.
-    pub(crate) fn unpack(self, max: usize) -> Result<Vec<u8>, (Option<String>, String)> {
+    pub(crate) fn unpack(self, max: usize) -> Result<Vec<u8>, NotUnpacked> {
         let Self(mut reader) = self;
         let length = reader.len();
         if length > max {
-            // The id stands at the beginning, and the response needs no more.
-            let id = request_id_of_begin(&begin_of(&mut reader));
-            return Err((
-                id,
-                format!("a message of {length} bytes, at most {max} are taken here"),
-            ));
+            // The response to a request needs its id, which is at the beginning.
+            return Err(NotUnpacked {
+                request_id: request_id_of_begin(&begin_of(&mut reader)),
+                reason: format!("a message of {length} bytes, at most {max} are taken here"),
+            });
         }
         let mut bytes = Vec::with_capacity(length);
-        let copied = reader.read_to_end(&mut bytes);
-        copied
-            .map(|_| bytes)
-            .map_err(|error| (None, format!("it cannot be read: {error}")))
+        match reader.read_to_end(&mut bytes) {
+            Ok(_) => Ok(bytes),
+            Err(error) => Err(NotUnpacked {
+                request_id: None,
+                reason: format!("it cannot be read: {error}"),
+            }),
+        }
     }
 }
 
@@ -136,7 +142,7 @@ fn begin_of(reader: &mut grpcio::MessageReader) -> Vec<u8> {
 /// How the name of our programs begins, whatever their version.
 const OWN_USER_AGENT: &str = "ankaios-lite/";
 
-/// The user agent of our programs, from which the server learns how much a client takes.
+/// The user agent of our programs. The server reads from it how much a client takes.
 fn user_agent(message_max: i32) -> String {
     format!(
         "{OWN_USER_AGENT}{} (takes {message_max} bytes)",
@@ -144,19 +150,24 @@ fn user_agent(message_max: i32) -> String {
     )
 }
 
-/// The largest message that a client with this user agent takes, in bytes, of at most `message_max`
-/// that the server sends. Programs of other implementations keep the default of gRPC.
+/// The largest message for a client with this user agent, in bytes; at most `message_max`. Programs
+/// of other implementations keep the default of gRPC.
 pub(crate) fn takes(user_agent: &[u8], message_max: usize) -> usize {
     let text = String::from_utf8_lossy(user_agent);
     let Some(own) = text.strip_prefix(OWN_USER_AGENT) else {
         return message_max.min(FOREIGN_MESSAGE_MAX);
     };
-    let stated = own
-        .split_once("(takes ")
-        .and_then(|(_, rest)| rest.split_once(" bytes)"));
-    stated
-        .and_then(|(bytes, _)| bytes.parse().ok())
-        .map_or(message_max, |bytes: usize| bytes.min(message_max))
+    match stated_bytes(own) {
+        Some(bytes) => bytes.min(message_max),
+        None => message_max,
+    }
+}
+
+/// The number in a [`user_agent`].
+fn stated_bytes(user_agent: &str) -> Option<usize> {
+    let (_, rest) = user_agent.split_once("(takes ")?;
+    let (bytes, _) = rest.split_once(" bytes)")?;
+    bytes.parse().ok()
 }
 
 /// Whether a client with this user agent is one of our programs.
@@ -164,7 +175,7 @@ pub(crate) fn is_own(user_agent: &[u8]) -> bool {
     user_agent.starts_with(OWN_USER_AGENT.as_bytes())
 }
 
-/// Whether a client sends its requests only when the response headers have come.
+/// Returns whether a client sends its requests only after it has received the response headers.
 pub(crate) fn waits_for_headers(user_agent: &[u8]) -> bool {
     String::from_utf8_lossy(user_agent).contains("tonic/")
 }
@@ -172,47 +183,46 @@ pub(crate) fn waits_for_headers(user_agent: &[u8]) -> bool {
 /// The gRPC library, started on first use with a single completion queue.
 pub(crate) fn environment() -> Arc<Environment> {
     static ENVIRONMENT: OnceLock<Arc<Environment>> = OnceLock::new();
-    let start = || {
-        grpcio::redirect_log(); // Or the library writes to standard error in a format of its own.
-        let environment = EnvBuilder::new()
-            .cq_count(1)
-            .name_prefix("grpc-poll")
-            .build();
-        Arc::new(environment)
-    };
-    ENVIRONMENT.get_or_init(start).clone()
+    ENVIRONMENT.get_or_init(start_library).clone()
 }
 
-/// Ends the library's thread of timers that nothing sets. That waits for it, which is worth it in a
-/// program that runs for longer than one command. Before the first connection only.
+fn start_library() -> Arc<Environment> {
+    grpcio::redirect_log(); // Otherwise the library writes to standard error in another format.
+    let environment = EnvBuilder::new()
+        .cq_count(1)
+        .name_prefix("grpc-poll")
+        .build();
+    Arc::new(environment)
+}
+
+/// Ends the library's thread for timers, since our programs set none. It waits for that thread, so
+/// only programs that run for long call this, before their first connection.
 pub(crate) fn end_timer_thread() {
     static ENDED: Once = Once::new();
-    let _library = environment(); // Else there is none yet.
+    let _library = environment(); // The thread exists once the library is started.
     ENDED.call_once(grpc_parts::end_timer_thread);
 }
 
-/// Ends the library's threads that others hand work to, in a program without clients of its own.
-/// As [`end_timer_thread`].
+/// Ends the library's threads for work of other threads; otherwise as [`end_timer_thread`]. The
+/// server keeps them, see [`grpc_parts::end_executor_threads`].
 pub(crate) fn end_executor_threads() {
     static ENDED: Once = Once::new();
     let _library = environment();
     ENDED.call_once(grpc_parts::end_executor_threads);
 }
 
-/// Starts the first end of a connection, with which the library starts the thread of its timers.
-/// That looks after each of its two lists once a second, some milliseconds apart, and is woken once
-/// for both when it may be late.
+/// How late timers of the library may run, in nanoseconds. The shortest are those of its pings,
+/// which take seconds.
+const TIMER_SLACK_NS: u64 = 50_000_000;
+
+/// Starts the first end of a connection, so that timers of the library may run late.
+///
+/// With that end the library starts the thread of its timers, which inherits the timer slack of
+/// this thread. Once a second it examines two lists, some milliseconds apart. With a large slack the
+/// kernel wakes it once for both.
 pub(crate) fn with_late_timers<T>(start: impl FnOnce() -> T) -> T {
-    let nanoseconds = |slack: Duration| {
-        u64::try_from(slack.as_nanos())
-            .ok()
-            .and_then(NonZeroU64::new)
-    };
-    // A thread that is started has the slack of the one that starts it. Without this setting it is
-    // woken twice.
     let own = current_timer_slack().ok().and_then(NonZeroU64::new);
-    // How late timers of the gRPC library may run, the shortest of which are those of its pings.
-    let _ = set_current_timer_slack(nanoseconds(Duration::from_millis(50)));
+    let _ = set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
     let started = start();
     let _ = set_current_timer_slack(own);
     started
@@ -284,8 +294,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs `future` on the calling thread until it is ready, at most `limit`; `None` when the time is
-/// over.
+/// Runs `future` on the calling thread until it is ready. `None` if that takes longer than `limit`.
 pub(crate) fn wait_at_most<F: Future + Unpin>(mut future: F, limit: Duration) -> Option<F::Output> {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);

@@ -117,10 +117,12 @@ fn check_agent(hello: &AgentHello, certificate: Option<&PeerCertificate>) -> Res
     Ok(())
 }
 
-/// Checks the user at the other end. Only root and the user of this server may be an agent over a
-/// Unix domain socket, because an agent receives the secrets of its workloads. The permissions of
-/// the socket's file restrict commanders, and with TLS the DNS names in the certificate, if the
-/// settings name some.
+/// Checks the user at the other end:
+///
+/// - Over a Unix domain socket only root and the user of this server may be an agent, because an
+///   agent receives the secrets of its workloads. Commanders are restricted by the permissions of
+///   the socket's file.
+/// - With TLS a commander needs a certificate with one of `commander_names`, if there are any.
 pub(crate) fn check_user(
     hello: &PeerHello,
     origin: &PeerOrigin,

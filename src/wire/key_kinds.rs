@@ -184,14 +184,17 @@ pub(crate) fn other_content(pem: &str) -> Option<&'static str> {
 /// As [`other_content`] where a private key is expected: a damaged one is not something else.
 pub(crate) fn other_content_than_key(pem: &str) -> Option<&'static str> {
     let (line, content) = pem_content(pem)?;
-    (*line != PRIVATE_KEY).then_some(*content)
+    if *line == PRIVATE_KEY {
+        return None;
+    }
+    Some(*content)
 }
 
+/// The entry of [`PEM_CONTENTS`] for a PEM text.
 fn pem_content(pem: &str) -> Option<&'static (&'static str, &'static str)> {
-    let begin = pem
-        .lines()
-        .find(|line| line.starts_with("-----BEGIN "))?
-        .trim_end();
+    let mut lines = pem.lines();
+    let begin = lines.find(|line| line.starts_with("-----BEGIN "))?;
+    let begin = begin.trim_end();
     PEM_CONTENTS.iter().find(|(line, _)| begin.ends_with(line))
 }
 

@@ -102,7 +102,9 @@ impl AsFd for Listener {
 }
 
 impl SocketFile {
+    /// Makes the socket and its file, and the folder of the file if that is missing.
     fn bind(path: &Path, mode: u32) -> io::Result<Self> {
+        // First make the folder.
         let folder = path.parent().unwrap_or(Path::new("/"));
         match fs::DirBuilder::new().mode(0o755).create(folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -113,9 +115,9 @@ impl SocketFile {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        // Of two servers that find the file of a dead one, the later must not remove what the first
-        // put in its place.
-        let _alone = lock(folder)?;
+        // Then bind. The lock is for two servers that both find the file of a dead one: the second
+        // must not remove the file of the first.
+        let _lock = lock(folder)?;
         let socket = stream_socket()?;
         let address = SocketAddrUnix::new(path)?;
         match rustix::net::bind(&socket, &address) {
@@ -132,8 +134,8 @@ impl SocketFile {
             path: path.into(),
             identity,
         };
+        // Finally listen. Clients cannot connect before that, so the permissions are set first.
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-        // Clients can connect only from here on, after the permissions are set.
         rustix::net::listen(&socket.listener, BACKLOG)?;
         Ok(socket)
     }
@@ -178,16 +180,15 @@ fn with_hint(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{error}: {hint}"))
 }
 
-/// Waits a little until no other server is about to bind a socket in `folder`; unlocked when
-/// dropped.
+/// Locks `folder` until the result is dropped. Waits a little while another server binds a socket
+/// in it.
 fn lock(folder: &Path) -> io::Result<File> {
-    folder_lock::lock(File::open(folder)?)?.ok_or_else(|| {
-        let text = format!(
-            "another program has locked the folder '{}'",
-            folder.display()
-        );
-        io::Error::new(io::ErrorKind::ResourceBusy, text)
-    })
+    let Some(lock) = folder_lock::lock(File::open(folder)?)? else {
+        let folder = folder.display();
+        let text = format!("another program has locked the folder '{folder}'");
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
+    };
+    Ok(lock)
 }
 
 /// Removes the file of a socket on which no server listens.
@@ -212,10 +213,10 @@ fn remove_of_dead_server(path: &Path, address: &SocketAddrUnix) -> io::Result<()
     }
 }
 
-/// The user as whom the other end of a Unix domain socket connected.
+/// The id of the user at the other end of a Unix domain socket.
 ///
-/// Not by `rustix`, whose result holds a process id that cannot be 0, which it is for a process
-/// that this one cannot see, for example because this one runs in a container.
+/// `rustix` cannot read it if this process runs in a container: the process id of a peer outside is
+/// 0, which its type does not allow.
 fn peer_uid(socket: BorrowedFd<'_>) -> io::Result<u32> {
     let mut credentials = libc::ucred {
         pid: 0,

@@ -9,7 +9,7 @@
 mod queue;
 
 use super::convert::messages::{before_state, encode_state, encode_states, read_from_server};
-use super::foreign::{fit, too_large, too_large_answer};
+use super::foreign::{fit, log_too_large, too_large_answer};
 use super::semaphore::{Permit, Semaphore};
 use super::writer::SharedStream;
 use crate::limits::{PEER_EVENTS_BYTES, PEER_OUTBOX_BYTES, PEER_SMALL_MESSAGE, RESPONSES_BYTES};
@@ -179,8 +179,8 @@ impl Outbox {
                 self.put_encoded(response.id, &encoded, Delivery::AtOnce)
             }
             ResponseContent::LogEntries(entries) => {
-                let instances: Vec<_> =
-                    entries.iter().map(|entry| entry.instance.clone()).collect();
+                let of_entries = entries.iter().map(|entry| entry.instance.clone());
+                let instances: Vec<InstanceName> = of_entries.collect();
                 let id = response.id.clone();
                 let content = ResponseContent::LogEntries(entries);
                 let pieces = self.fit(Response {
@@ -225,7 +225,7 @@ impl Outbox {
         self.put_with(delivery, |queue| queue.push_pieces(kind, pieces))
     }
 
-    /// The messages as which the peer accepts a response.
+    /// The response as one or more messages that the peer accepts.
     fn fit(&self, response: Response) -> Vec<Vec<u8>> {
         fit(FromServer::Response(response), self.message_max, &self.name)
     }
@@ -238,19 +238,22 @@ impl Outbox {
     pub fn put_states(
         &self,
         together: Option<&Arc<Encoded>>,
-        mut states: impl Iterator<Item = Arc<Encoded>>,
+        states: impl Iterator<Item = Arc<Encoded>>,
     ) -> Result<(), OutboxError> {
         self.put_with(Delivery::ByThread, |queue| {
-            if let Some(together) = together.filter(|all| queue.keeps_up(all.bytes())) {
+            if let Some(together) = together
+                && queue.keeps_up(together.bytes())
+            {
                 return queue.push(MessageKind::States, Vec::new(), together.clone());
             }
-            states.try_for_each(|state| {
+            for state in states {
                 if state.bytes() + STATES_OVERHEAD > self.message_max {
                     self.warn_too_large(&state);
-                    return Ok(());
+                    continue;
                 }
-                queue.push(MessageKind::States, Vec::new(), state)
-            })
+                queue.push(MessageKind::States, Vec::new(), state)?;
+            }
+            Ok(())
         })
     }
 
@@ -260,7 +263,7 @@ impl Outbox {
             None => String::new(),
         };
         let what = format!("the state of '{instance}'");
-        too_large(&self.name, &what, state.bytes(), self.message_max);
+        log_too_large(&self.name, &what, state.bytes(), self.message_max);
     }
 
     /// Puts all states that a new connection begins with; never waits. Their number is not bounded:
@@ -285,7 +288,10 @@ impl Outbox {
     /// As [`Self::put`].
     pub fn put_or_drop(&self, message: FromServer) -> Result<(), OutboxError> {
         let is_busy = self.queue.lock().bytes > PEER_OUTBOX_BYTES / 8;
-        if is_busy { Ok(()) } else { self.put(message) }
+        if is_busy {
+            return Ok(());
+        }
+        self.put(message)
     }
 
     /// Encodes a state once for all its receivers, for [`Self::put_state`].
@@ -330,10 +336,13 @@ impl Outbox {
         })
     }
 
-    /// Returns whether a response of any size may be built. Two things must hold: hardly any response waits
-    /// for this peer, and the peers of its source hold fewer bytes of responses, as
-    /// `unsent_of_source` returns, than are free for all peers. So a source that reads nothing
-    /// leaves capacity to the others. If not, wakes `wake` as soon as that may have changed.
+    /// Returns whether a response of any size may be built. If not, wakes `wake` as soon as that may
+    /// have changed. Two things must hold:
+    ///
+    /// - Hardly any response waits for this peer.
+    /// - The source of the peer holds fewer bytes of responses than are free for all peers, so that
+    ///   a source that reads nothing leaves capacity to the others. `unsent_of_source` returns these
+    ///   bytes, of all peers of the source.
     pub fn poll_room_for_response(
         &self,
         unsent_of_source: impl FnOnce() -> usize,
@@ -349,12 +358,11 @@ impl Outbox {
         }
         let responses = queue.responses.capacity.clone();
         drop(queue); // `unsent_of_source` locks the queues of the source.
-        // Then no source can hold more than is free.
-        let unsent = if responses.is_half_free() {
-            0
-        } else {
-            unsent_of_source()
-        };
+        let mut unsent = 0;
+        // While half of the capacity is free, no source can hold more than is free.
+        if !responses.is_half_free() {
+            unsent = unsent_of_source();
+        }
         responses.poll_more_free_than(unsent, wake)
     }
 
@@ -363,8 +371,8 @@ impl Outbox {
         self.queue.lock().responses.held()
     }
 
-    /// Whether an event may be put. A peer that is behind gets none while responses hold half of
-    /// their capacity; the other half is left to responses.
+    /// Returns whether an event may be put. While responses hold half of their capacity, a peer that
+    /// is behind gets none: the other half is left to responses.
     pub fn has_room_for_event(&self) -> bool {
         let queue = self.queue.lock();
         queue.bytes <= PEER_EVENTS_BYTES || queue.responses.capacity.is_half_free()

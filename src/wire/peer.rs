@@ -91,8 +91,8 @@ impl fmt::Display for PeerOrigin {
 }
 
 impl PeerOrigin {
-    /// The account for streams, log lines and time of the server thread: a certificate, wherever it
-    /// is used, else an address without its port, or a user.
+    /// The name under which streams, log lines and time of the server thread are accounted: the DNS
+    /// names of the certificate, otherwise the IP address or the user.
     pub(crate) fn holder(&self) -> String {
         match self {
             Self::Tls(_, certificate) if !certificate.dns_names.is_empty() => {

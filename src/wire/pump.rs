@@ -88,9 +88,9 @@ pub(crate) struct GrpcConnection {
 }
 
 /// Makes the connection of gRPC for a peer.
-pub(crate) type Open = Box<dyn FnOnce(&TlsLink) -> io::Result<GrpcConnection> + Send>;
+pub(crate) type OpenGrpc = Box<dyn FnOnce(&TlsLink) -> io::Result<GrpcConnection> + Send>;
 /// Called before gRPC sees the end.
-pub(crate) type OnEnd = Box<dyn FnOnce(&PumpError) + Send>;
+pub(crate) type OnConnectionEnd = Box<dyn FnOnce(&PumpError) + Send>;
 
 /// Makes a connection of gRPC: our end, and that of gRPC.
 pub(crate) fn pair() -> io::Result<(UnixStream, UnixStream)> {
@@ -136,10 +136,21 @@ struct Interest {
     write: bool,
 }
 
+/// The end of a connection that may have bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReadyEnd {
+    /// The socket of the peer.
+    Link,
+    /// The connection of gRPC.
+    Grpc,
+    /// None: the step is due.
+    None,
+}
+
 struct Connection {
     link: TlsLink,
     /// `None` once gRPC has the connection.
-    open: Option<Open>,
+    open: Option<OpenGrpc>,
     /// `None` before it is opened, after gRPC has ended, and after the connection broke. At the end
     /// the rest for the peer is sent, the sending side is closed, and the socket is read until the
     /// peer closes as well: a socket that is closed with unread bytes resets the connection, and the
@@ -156,7 +167,7 @@ struct Connection {
     until: Option<Instant>,
     /// Whether our sending side is closed.
     is_closed: bool,
-    on_end: Option<OnEnd>,
+    on_end: Option<OnConnectionEnd>,
     /// Events that the kernel reports of the peer's socket.
     link_events: EventFlags,
     /// Events that the kernel reports of gRPC's connection.
@@ -212,7 +223,7 @@ impl Pump {
         Ok(())
     }
 
-    /// Lets [`Self::wait`] return `key`, a small number, while `end` is readable.
+    /// Makes [`Self::wait`] return `key`, a small number, while `end` is readable.
     ///
     /// # Errors
     /// The kernel has no room for it.
@@ -230,9 +241,9 @@ impl Pump {
     pub(crate) fn add(
         &mut self,
         link: TlsLink,
-        open: Open,
+        open: OpenGrpc,
         at_once: bool,
-        on_end: OnEnd,
+        on_end: OnConnectionEnd,
         now: Instant,
     ) {
         self.evict_oldest_unauthenticated(now);
@@ -254,7 +265,12 @@ impl Pump {
             due: None,
         };
         self.connections.insert(key, connection);
-        self.step(key, at_once, false, now);
+        let ready = if at_once {
+            ReadyEnd::Link
+        } else {
+            ReadyEnd::None
+        };
+        self.step(key, ready, now);
     }
 
     /// Ends the oldest connection without an accepted hello when there are [`UNAUTHENTICATED_MAX`].
@@ -290,6 +306,7 @@ impl Pump {
         limit: Option<Duration>,
         clock: impl Fn() -> Instant,
     ) -> io::Result<Vec<u64>> {
+        // First wait.
         let mut time = limit;
         if let Some((due, _)) = self.due.first() {
             let until_due = due.saturating_duration_since(clock());
@@ -302,21 +319,24 @@ impl Pump {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
+        // Then step the connections that have bytes. Even keys are those of peers.
         let now = clock();
-        let mut others = Vec::new();
+        let mut watched = Vec::new();
         for event in events {
             match event.data.u64() {
                 WAKE => self.take_handshakes(now),
-                key @ ..FIRST_CONNECTION => others.push(key),
-                key => self.step(key & !1, key & 1 == 0, key & 1 == 1, now),
+                key @ ..FIRST_CONNECTION => watched.push(key),
+                key if key % 2 == 0 => self.step(key, ReadyEnd::Link, now),
+                key => self.step(key - 1, ReadyEnd::Grpc, now),
             }
         }
+        // Finally step those that are due.
         while let Some((due, key)) = self.due.first().copied()
             && due <= now
         {
-            self.step(key, false, false, now);
+            self.step(key, ReadyEnd::None, now);
         }
-        Ok(others)
+        Ok(watched)
     }
 
     /// Whether a handshake is under way.
@@ -324,17 +344,17 @@ impl Pump {
         self.connections.values().any(Connection::is_handshaking)
     }
 
-    /// Moves the bytes of its connections until all have ended, or until `end`. With an `end`,
-    /// connections that gRPC does not have end at once.
+    /// Moves bytes until all connections have ended, or until `end`. With an `end`, connections that
+    /// gRPC does not have end at once.
     pub(crate) fn run(&mut self, end: Option<Instant>) {
         if end.is_some() {
-            let mut silent = Vec::new();
+            let mut unopened = Vec::new();
             for (key, connection) in &self.connections {
                 if connection.open.is_some() {
-                    silent.push(*key);
+                    unopened.push(*key);
                 }
             }
-            for key in silent {
+            for key in unopened {
                 self.take(key);
             }
         }
@@ -346,6 +366,7 @@ impl Pump {
         }
     }
 
+    /// Takes a connection out, with its entry in [`Self::due`].
     fn take(&mut self, key: u64) -> Option<Connection> {
         let mut connection = self.connections.remove(&key)?;
         if let Some(due) = connection.due.take() {
@@ -354,16 +375,17 @@ impl Pump {
         Some(connection)
     }
 
-    fn step(&mut self, key: u64, from_link: bool, from_grpc: bool, now: Instant) {
-        // Both ends of one connection may be ready at once, and the first may have ended it.
+    /// Moves the bytes of a connection, or gives it to a thread for handshakes.
+    fn step(&mut self, key: u64, ready: ReadyEnd, now: Instant) {
+        // Both ends of a connection may be ready, and the step of the first may have ended it.
         let Some(mut connection) = self.take(key) else {
             return;
         };
-        if self.handshakes.is_some() && from_link && connection.is_handshaking() {
+        if self.handshakes.is_some() && ready == ReadyEnd::Link && connection.is_handshaking() {
             self.start_handshake(key, connection, now);
             return;
         }
-        let moved = connection.step(from_link, from_grpc, now, &mut self.buffer);
+        let moved = connection.step(ready, now, &mut self.buffer);
         self.keep(key, connection, moved, now);
     }
 
@@ -413,8 +435,13 @@ impl Pump {
                 self.refuse(key, connection, why.text, now);
                 continue;
             }
-            let is_done = !connection.link.is_handshaking();
-            let moved = connection.step(is_done, false, now, &mut self.buffer);
+            // After its end the session may already have bytes of the peer.
+            let ready = if connection.link.is_handshaking() {
+                ReadyEnd::None
+            } else {
+                ReadyEnd::Link
+            };
+            let moved = connection.step(ready, now, &mut self.buffer);
             self.keep(key, connection, moved, now);
         }
     }
@@ -428,14 +455,14 @@ impl Pump {
         &mut self,
         key: u64,
         mut connection: Connection,
-        stepped: Result<Step, PumpError>,
+        stepped: Result<Progress, PumpError>,
         now: Instant,
     ) {
-        let step = match stepped {
-            Ok(step) => step,
+        let progress = match stepped {
+            Ok(progress) => progress,
             Err(error) => connection.break_off(&error, now),
         };
-        if step == Step::Ended {
+        if progress == Progress::Ended {
             return;
         }
         if let Err(error) = connection.register(&self.epoll, key, now) {
@@ -451,12 +478,12 @@ impl Pump {
 
 /// Whether a connection continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum Progress {
     Continues,
     Ended,
 }
 
-impl Step {
+impl Progress {
     fn continues_if(continues: bool) -> Self {
         if continues {
             Self::Continues
@@ -471,7 +498,8 @@ impl Connection {
         self.open.is_some() && self.link.is_handshaking()
     }
 
-    /// Whether a hello was accepted. A connection that is ending has no gate any more.
+    /// Returns whether a hello was accepted. Also true for a connection that gRPC has left: it ends
+    /// soon.
     fn is_authenticated(&self) -> bool {
         match &self.gate {
             Some(gate) => gate.is_served(),
@@ -479,47 +507,50 @@ impl Connection {
         }
     }
 
-    /// Moves bytes as far as possible. `from_link` and `from_grpc` say which side has some.
+    /// Moves bytes as far as possible. Returns whether the connection continues.
     fn step(
         &mut self,
-        from_link: bool,
-        from_grpc: bool,
+        ready: ReadyEnd,
         now: Instant,
         buffer: &mut [u8],
-    ) -> Result<Step, PumpError> {
+    ) -> Result<Progress, PumpError> {
         let is_late = self.until.is_some_and(|until| until <= now);
-        // First: gRPC gets the connection, after the handshake and with its first byte.
+        let is_link_ready = ready == ReadyEnd::Link;
+        // First give the connection to gRPC, after the handshake and with the first byte.
         if self.open.is_some() {
             if is_late {
                 return Err(PumpError::Refused(self.link.why_late()));
             }
-            if from_link {
-                self.link.handshake()?;
+            if !is_link_ready {
+                return Ok(Progress::Continues);
             }
-            if !from_link || self.link.is_handshaking() {
-                return Ok(Step::Continues);
+            self.link.handshake()?;
+            if self.link.is_handshaking() {
+                return Ok(Progress::Continues);
             }
             self.open_grpc()?;
         }
-        // Then: bytes in both directions.
+        // Then move bytes in both directions.
         self.link.flush()?;
-        self.move_incoming(from_link, now, buffer)?;
-        if from_grpc {
+        self.move_incoming(is_link_ready, now, buffer)?;
+        if ready == ReadyEnd::Grpc {
             self.move_outgoing(now, buffer)?;
         }
-        // Finally: is there anything left to move?
+        // A connection that gRPC uses ends after the last bytes of the peer.
         if self.until.is_none() {
             let has_rest = !self.left.is_empty() || self.link.wants_write();
-            return Ok(Step::continues_if(!self.has_ended || has_rest));
+            return Ok(Progress::continues_if(!self.has_ended || has_rest));
         }
+        // Finally, after gRPC has ended, close our sending side behind the last bytes, and wait until
+        // the peer closes as well.
         if self.grpc.is_none() && !self.link.wants_write() && !self.is_closed {
             self.is_closed = true;
             if rustix::net::shutdown(self.link.socket(), rustix::net::Shutdown::Write).is_err() {
-                return Ok(Step::Ended);
+                return Ok(Progress::Ended);
             }
         }
-        let peer_has_closed = from_link && self.link.discard();
-        Ok(Step::continues_if(!is_late && !peer_has_closed))
+        let peer_has_closed = is_link_ready && self.link.discard();
+        Ok(Progress::continues_if(!is_late && !peer_has_closed))
     }
 
     fn open_grpc(&mut self) -> Result<(), PumpError> {
@@ -540,21 +571,28 @@ impl Connection {
         }
     }
 
-    /// Moves bytes of the peer to gRPC.
+    /// Moves bytes of the peer to gRPC. The socket is read once, if it is ready.
     fn move_incoming(
         &mut self,
-        mut from_link: bool,
+        is_link_ready: bool,
         now: Instant,
         buffer: &mut [u8],
     ) -> Result<(), PumpError> {
+        // First forward the bytes that gRPC has not taken before. An empty vector is dropped, so
+        // that an idle connection holds no memory.
         let mut left = std::mem::take(&mut self.left);
-        left.drain(..self.forward(&left, now)?);
+        let forwarded = self.forward(&left, now)?;
+        left.drain(..forwarded);
         if !left.is_empty() {
             self.left = left;
         }
-        // The link is read until it is empty: only new bytes from the socket lead to the next step.
+        // Then read until the session of TLS is empty: only new bytes of the socket lead to the next
+        // step.
+        let mut is_ready = is_link_ready;
         while self.until.is_none() && self.left.is_empty() && !self.has_ended {
-            match self.link.read(buffer, std::mem::take(&mut from_link))? {
+            let read = self.link.read(buffer, is_ready)?;
+            is_ready = false;
+            match read {
                 Some(0) => self.has_ended = true,
                 Some(count) => {
                     let sent = self.forward(&buffer[..count], now)?;
@@ -591,8 +629,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes the bytes that pass the gate, as far as gRPC takes them. Returns how many bytes are
-    /// done with; all when gRPC has ended.
+    /// Writes the bytes that pass the gate, as far as gRPC takes them. Returns how many bytes are no
+    /// longer needed: all of them after gRPC has ended.
     fn forward(&mut self, bytes: &[u8], now: Instant) -> Result<usize, PumpError> {
         let Some(grpc) = &mut self.grpc else {
             return Ok(bytes.len());
@@ -603,17 +641,17 @@ impl Connection {
         let peer_reads = !self.link.wants_write();
         let mut sent = 0;
         loop {
+            // Bytes that have passed the gate must not pass it again, so they are written first.
             let fresh = if self.admitted == 0 {
                 &bytes[sent..]
             } else {
                 &[]
             };
-            self.admitted += match &mut self.gate {
-                Some(gate) => gate
-                    .admit(fresh, peer_reads, now)
-                    .map_err(PumpError::Refused)?,
-                None => fresh.len(),
+            let passed = match &mut self.gate {
+                Some(gate) => gate.admit(fresh, peer_reads, now),
+                None => Ok(fresh.len()),
             };
+            self.admitted += passed.map_err(PumpError::Refused)?;
             if self.admitted == 0 {
                 return Ok(sent);
             }
@@ -641,30 +679,33 @@ impl Connection {
         self.until.get_or_insert(now + DRAIN_MAX);
     }
 
-    /// Ends the connection for gRPC. It continues while an alert of TLS is left for the peer.
-    fn break_off(&mut self, error: &PumpError, now: Instant) -> Step {
+    /// Ends the connection for gRPC. It continues while an alert of TLS is left for the peer, unless
+    /// it was ending already.
+    fn break_off(&mut self, error: &PumpError, now: Instant) -> Progress {
         log::debug!("Connection ended: '{error}'");
         if let Some(on_end) = self.on_end.take() {
             on_end(error);
         }
-        let was_served = self.open.is_some() || self.until.is_none();
-        let continues = self.link.wants_write() && was_served;
+        let was_ending = self.open.is_none() && self.until.is_some();
+        let continues = self.link.wants_write() && !was_ending;
         self.open = None;
         self.until = None;
         self.leave_grpc(now);
-        Step::continues_if(continues)
+        Progress::continues_if(continues)
     }
 
-    /// Lets the kernel report the events after which bytes can be moved.
+    /// Registers the events after which bytes can be moved, and the time of the next step.
     fn register(&mut self, epoll: &OwnedFd, key: u64, now: Instant) -> io::Result<()> {
-        self.due = match (self.until, &self.gate) {
-            (Some(until), _) => Some(until),
-            (None, Some(gate)) => gate.check_again_at(now),
-            (None, None) => None,
-        };
+        self.due = self.until;
+        if self.due.is_none()
+            && let Some(gate) = &self.gate
+        {
+            self.due = gate.check_again_at(now);
+        }
         let is_sent = !self.link.wants_write();
+        let can_forward = self.left.is_empty() && !self.has_ended;
         let of_link = Interest {
-            read: self.until.is_some() || self.left.is_empty() && !self.has_ended,
+            read: can_forward || self.until.is_some(),
             write: !is_sent,
         };
         let socket = self.link.socket();
@@ -680,8 +721,8 @@ impl Connection {
     }
 }
 
-/// Changes the events that the kernel reports of `end` from `registered` to `interest`. Without
-/// interest the end is left out: the kernel would report its hang-up anyway, and the loop spin.
+/// Changes the events that the kernel reports of `end` from `registered` to `interest`. An end
+/// without interest is removed: the kernel would report its hang-up again and again.
 fn watch(
     epoll: &OwnedFd,
     end: BorrowedFd<'_>,

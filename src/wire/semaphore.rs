@@ -71,7 +71,8 @@ impl Semaphore {
         }
     }
 
-    /// Acquires a permit, or sets `waiter`, with which to try again for the same amount.
+    /// Acquires a permit. Without capacity, or while others wait, sets `waiter`: the caller tries
+    /// again with it, for the same amount.
     pub(crate) fn try_acquire(
         self: &Arc<Self>,
         waiter: &mut Option<Waiter>,
@@ -117,8 +118,7 @@ impl Semaphore {
         }
     }
 
-    /// Acquires a permit whether there is capacity or not, for users that have checked the capacity
-    /// before.
+    /// Acquires a permit even without capacity, for callers that have checked the capacity before.
     pub(crate) fn acquire_anyway(self: &Arc<Self>, amount: usize) -> Permit {
         self.state.lock().in_flight += amount;
         self.permit(amount)
@@ -143,11 +143,12 @@ impl Semaphore {
     /// released and there is capacity.
     pub(crate) fn poll_more_free_than(&self, amount: usize, waker: &Waker) -> bool {
         let mut state = self.state.lock();
-        let has_more = self.capacity.saturating_sub(state.in_flight) > amount;
-        if !has_more {
-            state.waker = Some(waker.clone());
+        let free = self.capacity.saturating_sub(state.in_flight);
+        if free > amount {
+            return true;
         }
-        has_more
+        state.waker = Some(waker.clone());
+        false
     }
 
     /// Whether anybody waits for a permit.
@@ -172,11 +173,12 @@ impl Permit {
         self.amount
     }
 
-    /// Whether others wait for it.
+    /// Returns whether others wait for a permit of the same semaphore.
     pub(crate) fn is_contended(&self) -> bool {
-        self.semaphore
-            .as_ref()
-            .is_some_and(|semaphore| semaphore.is_contended())
+        match &self.semaphore {
+            Some(semaphore) => semaphore.is_contended(),
+            None => false,
+        }
     }
 }
 

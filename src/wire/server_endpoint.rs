@@ -78,6 +78,15 @@ pub enum EndpointError {
     Start(#[from] io::Error),
 }
 
+impl EndpointError {
+    fn of_address(address: &ListenAddress, source: io::Error) -> Self {
+        Self::Bind {
+            address: address.clone(),
+            source,
+        }
+    }
+}
+
 /// Bytes of large messages of all connections until they are decoded. A larger one comes alone.
 pub(super) const LARGE_MESSAGES: usize = 8 * 1024 * 1024;
 
@@ -181,17 +190,19 @@ impl ServerEndpoint {
             Security::Insecure => None,
             Security::MutualTls(pem) => Some(ServerTls::new(pem)?),
         };
+        // First listen.
         let mut listeners = Vec::new();
         let mut addresses = Vec::new();
         for address in &options.addresses {
-            let bind = |source| EndpointError::Bind {
-                address: address.clone(),
-                source,
-            };
-            let listener = Listener::bind(address, options.socket_mode).map_err(bind)?;
-            addresses.push(listener.address().map_err(bind)?);
+            let listener = Listener::bind(address, options.socket_mode)
+                .map_err(|source| EndpointError::of_address(address, source))?;
+            let actual = listener
+                .address()
+                .map_err(|source| EndpointError::of_address(address, source))?;
+            addresses.push(actual);
             listeners.push(listener);
         }
+        // Then start gRPC.
         let shared = Arc::new(Shared {
             streams: Streams {
                 inbox,
@@ -221,6 +232,7 @@ impl ServerEndpoint {
             server,
             next_number: CONNECTION_FD_MIN,
         }));
+        // Finally start the thread that accepts connections.
         let (stopped, stop) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(io::Error::from)?;
         let mut pump = Pump::new()?;
@@ -243,7 +255,7 @@ impl ServerEndpoint {
             let mut entrance = entrance.lock();
             let ended = entrance.server.shutdown();
             entrance.server.cancel_all_calls();
-            // The last messages, and the ends of TLS.
+            // Send the last messages, and the ends of TLS.
             pump.run(Some(SystemClock.now() + STOP_DEADLINE / 8));
             let _ = wait_at_most(Box::pin(ended), STOP_DEADLINE);
         })?;
@@ -268,57 +280,66 @@ impl ServerEndpoint {
     }
 }
 
-/// The three services; every call gets a reader thread at once, since the library's thread must not
-/// wait.
+/// The three services of gRPC.
 fn services(shared: &Arc<Shared>) -> grpcio::Service {
-    let handler = |service: Service| {
-        let shared = shared.clone();
-        move |context: RpcContext<'_>, requests: Requests, responses: Responses| {
-            // Each connection that gRPC has is known: it is entered before gRPC gets it.
-            let Some(connection) = connection(&shared, &context.peer()) else {
-                return;
-            };
-            let holder = connection.origin.holder();
-            let _source = log_source(holder.as_str());
-            let slot = match StreamSlot::take(&shared, &holder) {
-                Ok(slot) => slot,
-                Err(text) => {
-                    log::warn!("Refusing a stream from '{holder}': {text}.");
-                    let code = RpcStatusCode::RESOURCE_EXHAUSTED;
-                    let failed = responses.fail(RpcStatus::with_message(code, text));
-                    // When it fails the client is gone.
-                    context.spawn(async move { _ = failed.await });
-                    return;
-                }
-            };
-            let peer = PeerId(shared.next_peer.fetch_add(1, Ordering::Relaxed));
-            let user_agent = user_agent(&context);
-            let client = Client {
-                connection,
-                message_max: grpc::takes(user_agent, shared.streams.message_max),
-                own: grpc::is_own(user_agent),
-                waits_for_headers: grpc::waits_for_headers(user_agent),
-            };
-            let shared = shared.clone();
-            let body = move || {
-                let streams = &shared.streams;
-                streams.serve(peer, service, &client, requests, responses);
-                drop(slot);
-            };
-            if let Err(error) = threads::spawn(format!("rx:{}", peer.0), STACK_LARGE, body) {
-                // Both ends of the call were dropped with the closure, which cancels it.
-                log::error!(
-                    "Cannot start a thread for a new connection: '{error}'. The client may try again."
-                );
-            }
-        }
-    };
     let mut builder = ServiceBuilder::new();
     for service in [Service::Agent, Service::Cli, Service::Command] {
-        let method = grpc::served(service);
-        builder = builder.add_duplex_streaming_handler(&method, handler(service));
+        let shared = shared.clone();
+        builder = builder.add_duplex_streaming_handler(
+            &grpc::served(service),
+            move |context: RpcContext<'_>, requests: Requests, responses: Responses| {
+                begin_stream(&shared, service, &context, requests, responses);
+            },
+        );
     }
     builder.build()
+}
+
+/// Starts a reader thread for a new stream, since this thread of the library must not wait.
+fn begin_stream(
+    shared: &Arc<Shared>,
+    service: Service,
+    context: &RpcContext<'_>,
+    requests: Requests,
+    responses: Responses,
+) {
+    // First take a slot. The connection is there: it is entered before gRPC gets it.
+    let Some(connection) = connection(shared, &context.peer()) else {
+        return;
+    };
+    let holder = connection.origin.holder();
+    let _source = log_source(holder.as_str());
+    let slot = match StreamSlot::take(shared, &holder) {
+        Ok(slot) => slot,
+        Err(text) => {
+            log::warn!("Refusing a stream from '{holder}': {text}.");
+            let code = RpcStatusCode::RESOURCE_EXHAUSTED;
+            let failed = responses.fail(RpcStatus::with_message(code, text));
+            context.spawn(async move { _ = failed.await }); // An error means that the client is gone.
+            return;
+        }
+    };
+    // Then start the thread.
+    let peer = PeerId(shared.next_peer.fetch_add(1, Ordering::Relaxed));
+    let user_agent = user_agent(context);
+    let client = Client {
+        connection,
+        message_max: grpc::takes(user_agent, shared.streams.message_max),
+        own: grpc::is_own(user_agent),
+        waits_for_headers: grpc::waits_for_headers(user_agent),
+    };
+    let shared = shared.clone();
+    let started = threads::spawn(format!("rx:{}", peer.0), STACK_LARGE, move || {
+        let streams = &shared.streams;
+        streams.serve(peer, service, &client, requests, responses);
+        drop(slot);
+    });
+    if let Err(error) = started {
+        // Both ends of the call were dropped with the closure, which cancels the call.
+        log::error!(
+            "Cannot start a thread for a new connection: '{error}'. The client may try again."
+        );
+    }
 }
 
 /// The value of the header `user-agent`; empty without one.
@@ -413,17 +434,19 @@ fn accept_from(
         Err(error) if would_block(&error) => return Ok(()),
         accepted => accepted?,
     };
-    let link = match (&origin, tls) {
-        (PeerOrigin::Plain(_), Some(tls)) => tls.begin(socket),
+    // First begin the handshake, with TLS. Unix domain sockets have none.
+    let begun = match tls {
+        Some(tls) if matches!(origin, PeerOrigin::Plain(_)) => tls.begin(socket),
         _ => Ok(TlsLink::new(socket, None)),
     };
-    let link = match link {
+    let link = match begun {
         Ok(link) => link,
         Err(error) => {
             warn_closing(&origin, &error.to_string());
             return Ok(());
         }
     };
+    // Then give the connection to the pump, which opens it for gRPC later.
     let from = origin.clone();
     let on_end = Box::new(move |error: &PumpError| {
         if let PumpError::Refused(reason) = error {
@@ -433,14 +456,13 @@ fn accept_from(
     let shared = shared.clone();
     let entrance = entrance.clone();
     let open = Box::new(move |link: &TlsLink| {
-        let certificate = link.certificate().map_err(io::Error::other)?;
-        let origin = match (origin, certificate) {
-            (PeerOrigin::Plain(address), Some(certificate)) => {
-                PeerOrigin::Tls(address, certificate)
-            }
-            (origin, _) => origin,
-        };
-        connect_grpc(origin, &shared, &entrance)
+        let mut identified = origin;
+        if let Some(certificate) = link.certificate().map_err(io::Error::other)?
+            && let PeerOrigin::Plain(address) = identified
+        {
+            identified = PeerOrigin::Tls(address, certificate);
+        }
+        connect_grpc(identified, &shared, &entrance)
     });
     pump.add(link, open, false, on_end, SystemClock.now());
     Ok(())
@@ -451,8 +473,8 @@ fn warn_closing(from: &PeerOrigin, reason: &str) {
     log::warn!("Closing the connection from '{from}': {reason}.");
 }
 
-/// Makes a connection of gRPC. It gets a number that was not used for long, because gRPC identifies
-/// connections by it.
+/// Makes a connection of gRPC, with a number that was not used for long: gRPC identifies connections
+/// by the numbers of their descriptors.
 fn connect_grpc(
     origin: PeerOrigin,
     shared: &Shared,

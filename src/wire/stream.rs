@@ -6,7 +6,7 @@
 use super::convert::Left;
 use super::convert::messages::{read_to_server, refused_request};
 use super::frame_gate::InFlightMessages;
-use super::grpc::{Received, Service, wait_at_most};
+use super::grpc::{NotUnpacked, Received, Service, wait_at_most};
 use super::hello::{NO_HELLO, check_hello, check_user, refusal};
 use super::outbox::{Outgoing, outbox_waking};
 use super::peer::{MessagePermits, PeerEvent, PeerHello, PeerId, PeerOrigin};
@@ -82,7 +82,7 @@ impl Streams {
         mut requests: Requests,
         mut responses: Responses,
     ) {
-        // First: the hello, or the end of the stream.
+        // First receive the hello, or end the stream.
         let PeerConnection { origin, in_flight } = &client.connection;
         let from = origin.to_string();
         let source = origin.holder();
@@ -102,10 +102,10 @@ impl Streams {
         };
         name_thread(&name);
         log::debug!("Stream {} from '{from}' is '{name}'.", peer.0);
-        // Then: the writing end goes to `tx`, and the server learns of the peer.
+        // Then give the writing end to `tx`, and report the peer to the server.
         if client.waits_for_headers && service != Service::Agent {
-            // gRPC sends the headers with the first message; agents get one at once, the others
-            // only after a request.
+            // gRPC sends the headers with the first message. The server sends one to agents at
+            // once; commanders would wait for the headers and send no request.
             let first = (Outgoing::no_states(), WriteFlags::default());
             let _ = Pin::new(&mut responses).start_send(first);
         }
@@ -126,7 +126,7 @@ impl Streams {
         if self.inbox.send(opened).is_err() {
             return; // The server is ending.
         }
-        // Finally: its messages.
+        // Finally pass its messages on.
         let longest = if service == Service::Agent {
             AGENT_REQUEST_MAX.min(self.message_max)
         } else {
@@ -235,15 +235,16 @@ impl Streams {
     ) -> Option<ToServer> {
         let bytes = match received.unpack(longest) {
             Ok(bytes) => bytes,
-            Err((id, reason)) => {
+            Err(NotUnpacked { request_id, reason }) => {
                 warn_not_decoded(from, &reason);
-                return match id {
+                return match request_id {
                     Some(id) => Some(refused_request(id, reason)),
                     None => Some(ToServer::Empty),
                 };
             }
         };
-        // A small message may still take much memory, as the number of its parts shows.
+        // First try a small message without a permit. It may have many parts, which take more
+        // memory than that.
         if bytes.len() < INBOX_SMALL_MESSAGE {
             let mut left = Left::at_most(INBOX_SMALL_MESSAGE, &bytes);
             let message = read_to_server(&bytes, &mut left).ok();
@@ -251,6 +252,7 @@ impl Streams {
                 return message;
             }
         }
+        // Then decode any other with one.
         *decoded = self.decoded.acquire(1);
         let mut left = Left::of(&bytes);
         let message = read_to_server(&bytes, &mut left).ok();

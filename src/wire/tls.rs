@@ -163,25 +163,23 @@ impl ClientTls {
     }
 }
 
-/// The authorities of a bundle. Of several some may have keys that cannot be used.
+/// The authorities of a bundle. Some may have keys that cannot be used, but not all.
 fn roots(pem: &str) -> Result<RootCertStore, TlsError> {
     let certificates = certificates(pem, "CA certificate")?;
-    let kind_of = |certificate| unusable_kind_of(certificate, RSA_BITS_AUTHORITY);
-    if let Some(kind) = certificates.first().and_then(kind_of)
-        && certificates
-            .iter()
-            .all(|certificate| kind_of(certificate).is_some())
+    let mut unusable_kinds = Vec::new();
+    for certificate in &certificates {
+        unusable_kinds.extend(unusable_kind_of(certificate, RSA_BITS_AUTHORITY));
+    }
+    if let Some(kind) = unusable_kinds.first()
+        && unusable_kinds.len() == certificates.len()
     {
-        return Err(unusable(
-            "CA certificate",
-            format_args!("its key is {kind}; {WORKING_AUTHORITIES}"),
-        ));
+        let reason = format_args!("its key is {kind}; {WORKING_AUTHORITIES}");
+        return Err(unusable("CA certificate", reason));
     }
     let mut roots = RootCertStore::empty();
     for certificate in certificates {
-        roots
-            .add(certificate)
-            .map_err(|error| unusable("CA certificate", error))?;
+        let added = roots.add(certificate);
+        added.map_err(|error| unusable("CA certificate", error))?;
     }
     Ok(roots)
 }
@@ -191,21 +189,21 @@ fn identity(
     pem: &PemTexts,
     provider: &CryptoProvider,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
+    // First read both.
     let chain = certificates(&pem.certificate, "certificate")?;
     let key = key(&pem.key)?;
-    let signing_key = provider
-        .key_provider
-        .load_private_key(key.clone_key())
-        .map_err(|_| {
-            let kind = unusable_kind(key.secret_der(), RSA_BITS_OWN)
-                .unwrap_or_else(|| "of an unknown kind".to_owned());
-            unusable("private key", format_args!("it is {kind}; {WORKING_KEYS}"))
-        })?;
-    // Both libraries and the protocol want it first.
+    let Ok(signing_key) = provider.key_provider.load_private_key(key.clone_key()) else {
+        let kind = match unusable_kind(key.secret_der(), RSA_BITS_OWN) {
+            Some(kind) => kind,
+            None => "of an unknown kind".to_owned(),
+        };
+        let reason = format_args!("it is {kind}; {WORKING_KEYS}");
+        return Err(unusable("private key", reason));
+    };
+    // Then check that our certificate is the first one, as the protocol and both libraries require.
     let own = chain.iter().position(|certificate| {
-        CertifiedKey::new(vec![certificate.clone()], signing_key.clone())
-            .keys_match()
-            .is_ok()
+        let pair = CertifiedKey::new(vec![certificate.clone()], signing_key.clone());
+        pair.keys_match().is_ok()
     });
     if let Some(own @ 1..) = own {
         let place = own + 1;
@@ -217,14 +215,12 @@ fn identity(
             ),
         ));
     }
-    if let Some(kind) = chain
-        .first()
-        .and_then(|own| unusable_kind_of(own, RSA_BITS_OWN))
+    // Finally check the kind of its key.
+    if let Some(first) = chain.first()
+        && let Some(kind) = unusable_kind_of(first, RSA_BITS_OWN)
     {
-        return Err(unusable(
-            "certificate",
-            format_args!("its key is {kind}; {WORKING_KEYS}"),
-        ));
+        let reason = format_args!("its key is {kind}; {WORKING_KEYS}");
+        return Err(unusable("certificate", reason));
     }
     Ok((chain, key))
 }
@@ -253,41 +249,42 @@ fn key(pem: &str) -> Result<PrivateKeyDer<'static>, TlsError> {
             format_args!("it is encrypted; {way}"),
         ));
     }
-    // The reason of the library could quote the text.
-    PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|_| {
-        let held = other_content_than_key(pem);
-        unusable(
-            "private key",
-            held.unwrap_or("it holds no PKCS#8, PKCS#1 or SEC1 key in PEM form"),
-        )
-    })
+    match PrivateKeyDer::from_pem_slice(pem.as_bytes()) {
+        Ok(key) => Ok(key),
+        // The reason of the library could quote the text, so it is not shown.
+        Err(_) => {
+            let held = other_content_than_key(pem)
+                .unwrap_or("it holds no PKCS#8, PKCS#1 or SEC1 key in PEM form");
+            Err(unusable("private key", held))
+        }
+    }
 }
 
-/// Reads the names, `*` among them: it is compared literally, so it need not be a valid DNS name.
-fn names(presented: &[CertificateDer<'_>]) -> Result<PeerCertificate, String> {
+/// Reads the certificates that a client has presented. DNS names are not checked: one may be `*`,
+/// which is compared literally.
+fn peer_certificate(presented: &[CertificateDer<'_>]) -> Result<PeerCertificate, String> {
     use x509_parser::extensions::GeneralName;
     let Some(first) = presented.first() else {
         return Ok(PeerCertificate::default());
     };
-    let unreadable =
-        |error: &dyn std::fmt::Display| format!("its certificate cannot be read: {error}");
-    let (_, parsed) =
-        x509_parser::parse_x509_certificate(first).map_err(|error| unreadable(&error))?;
-    let extension = parsed
-        .subject_alternative_name()
-        .map_err(|error| unreadable(&error))?;
-    let dns_names = extension
-        .iter()
-        .flat_map(|extension| &extension.value.general_names);
-    let dns_names = dns_names.filter_map(|name| match name {
-        GeneralName::DNSName(name) => Some((*name).to_owned()),
-        _ => None,
-    });
+    let (_, parsed) = x509_parser::parse_x509_certificate(first).map_err(unreadable)?;
+    let mut dns_names = Vec::new();
+    if let Some(extension) = parsed.subject_alternative_name().map_err(unreadable)? {
+        for name in &extension.value.general_names {
+            if let GeneralName::DNSName(name) = name {
+                dns_names.push((*name).to_owned());
+            }
+        }
+    }
     Ok(PeerCertificate {
         count: presented.len(),
-        dns_names: dns_names.collect(),
+        dns_names,
         expires: end_of(&parsed),
     })
+}
+
+fn unreadable(error: impl std::fmt::Display) -> String {
+    format!("its certificate cannot be read: {error}")
 }
 
 /// When a certificate expires, in seconds since 1970.
@@ -335,8 +332,8 @@ impl TlsLink {
             .is_some_and(|session| session.is_handshaking())
     }
 
-    /// Shakes hands as far as that goes without waiting. After an error the alert for the other
-    /// side is left to be written.
+    /// Continues the handshake as far as that goes without waiting. After an error, an alert for the
+    /// other side may be left to be written.
     pub(crate) fn handshake(&mut self) -> Result<(), TlsError> {
         self.flush()?;
         while self.is_handshaking() {
@@ -349,25 +346,21 @@ impl TlsLink {
         Ok(())
     }
 
-    /// A peer without TLS may answer by closing alone.
+    /// The error for a peer that closes the connection during the handshake. A server without TLS
+    /// may do that and send nothing.
     fn why_closed(&self) -> TlsError {
-        let (text, cause) = match self.session.as_deref() {
-            Some(Connection::Client(_)) => (
-                "the server closed the connection during the TLS handshake, perhaps it does not speak TLS",
-                TlsCause::NoTls,
-            ),
-            _ => (
-                "the client closed the connection during the TLS handshake",
-                TlsCause::Other,
-            ),
-        };
-        TlsError {
-            text: text.to_owned(),
-            cause,
+        if let Some(Connection::Client(_)) = self.session.as_deref() {
+            let text = "the server closed the connection during the TLS handshake, perhaps it does not speak TLS";
+            return TlsError {
+                text: text.to_owned(),
+                cause: TlsCause::NoTls,
+            };
         }
+        let text = "the client closed the connection during the TLS handshake";
+        text.to_owned().into()
     }
 
-    /// Why it is given up when nothing came.
+    /// The reason to end a connection that was not opened in time.
     pub(crate) fn why_late(&self) -> String {
         if self.is_handshaking() {
             "no TLS handshake within the time limit".to_owned()
@@ -376,20 +369,20 @@ impl TlsLink {
         }
     }
 
-    /// What the client has presented.
+    /// The certificate of the client; `None` without TLS.
     ///
     /// # Errors
     /// It cannot be read.
     pub(crate) fn certificate(&self) -> Result<Option<PeerCertificate>, String> {
-        let certificates = self
-            .session
-            .as_ref()
-            .map(|session| session.peer_certificates().unwrap_or_default());
-        certificates.map(names).transpose()
+        let Some(session) = &self.session else {
+            return Ok(None);
+        };
+        let presented = session.peer_certificates().unwrap_or_default();
+        Ok(Some(peer_certificate(presented)?))
     }
 
-    /// Gives the session what the socket has. Returns how much that is, `None` when there is
-    /// nothing now.
+    /// Passes bytes from the socket to the session. Returns their number: 0 at the end, `None` if
+    /// there are none now.
     fn receive(&mut self) -> Result<Option<usize>, TlsError> {
         let Some(session) = &mut self.session else {
             return Ok(None);
@@ -401,8 +394,8 @@ impl TlsLink {
         Ok(received)
     }
 
-    /// Reads what the other side sent; 0 when it has ended, `None` when there is nothing now. The
-    /// socket is read only if it `is_ready`.
+    /// Reads bytes of the other side and returns their number: 0 at the end, `None` if there are none
+    /// now. The socket is read only if it `is_ready`.
     pub(crate) fn read(
         &mut self,
         buffer: &mut [u8],
@@ -422,12 +415,12 @@ impl TlsLink {
         }
     }
 
-    /// Throws away what the other side sent. Returns whether it has ended.
+    /// Reads and drops bytes of the other side. Returns whether it has ended.
     pub(crate) fn discard(&mut self) -> bool {
-        !matches!(
-            now_or_later(self.socket.read(&mut [0; 4096])),
-            Ok(None | Some(1..))
-        )
+        match now_or_later(self.socket.read(&mut [0; 4096])) {
+            Ok(Some(0)) | Err(_) => true,
+            Ok(Some(_) | None) => false,
+        }
     }
 
     /// Sends bytes, as far as the socket takes them. Only when nothing is left to be written.
@@ -447,10 +440,7 @@ impl TlsLink {
         while self.wants_write() {
             let written = match &mut self.session {
                 Some(session) => session.write_tls(&mut self.socket),
-                None => self
-                    .socket
-                    .write(&self.unsent)
-                    .inspect(|count| drop(self.unsent.drain(..*count))),
+                None => self.write_unsent(),
             };
             match written {
                 Ok(_) => {}
@@ -462,22 +452,28 @@ impl TlsLink {
         Ok(())
     }
 
-    /// Whether something is left to be written.
+    fn write_unsent(&mut self) -> io::Result<usize> {
+        let count = self.socket.write(&self.unsent)?;
+        self.unsent.drain(..count);
+        Ok(count)
+    }
+
+    /// Returns whether something is left to be written.
     pub(crate) fn wants_write(&self) -> bool {
-        self.session
-            .as_ref()
-            .map_or(!self.unsent.is_empty(), |session| session.wants_write())
+        match &self.session {
+            Some(session) => session.wants_write(),
+            None => !self.unsent.is_empty(),
+        }
     }
 
-    /// Takes what the protocol sends at the end.
+    /// Adds the last message of TLS, which says that no bytes follow.
     pub(crate) fn close(&mut self) {
-        self.session
-            .iter_mut()
-            .for_each(|session| session.send_close_notify());
+        if let Some(session) = &mut self.session {
+            session.send_close_notify();
+        }
     }
 
-    /// Why nothing can be written any more. An alert that came before the connection broke is the
-    /// better reason.
+    /// The error for a failed write. If the other side sent an alert before, that is the reason.
     fn why_broken(&mut self, error: &io::Error) -> TlsError {
         loop {
             match self.receive() {
@@ -489,7 +485,7 @@ impl TlsLink {
     }
 }
 
-/// Whether there is just nothing to be done now.
+/// Returns whether nothing can be read or written now; later it may.
 pub(crate) fn would_block(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -497,6 +493,7 @@ pub(crate) fn would_block(error: &io::Error) -> bool {
     )
 }
 
+/// The result of a read; `None` if there is nothing to read now.
 fn now_or_later(result: io::Result<usize>) -> Result<Option<usize>, TlsError> {
     match result {
         Ok(count) => Ok(Some(count)),
@@ -539,7 +536,7 @@ fn reason(error: &rustls::Error, is_client: bool) -> String {
                     "the {other}'s certificate is not valid yet (or the clock of this machine is wrong)"
                 )
             }
-            // The second where another authority has the name of ours.
+            // `BadSignature` is returned if another authority has the name of ours.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                 format!("the {other}'s certificate was not signed by our CA")
             }
@@ -572,7 +569,7 @@ fn alert_text(alert: rustls::AlertDescription) -> String {
     use rustls::AlertDescription as Alert;
     match alert {
         Alert::UnknownCA => "our certificate was not signed by its CA (UnknownCA)".to_owned(),
-        // Also for one that is not valid yet: there is no other alert.
+        // TLS has no other alert for a certificate that is not valid yet.
         Alert::CertificateExpired => {
             "our certificate has expired or is not valid yet, by the clock of the other side (CertificateExpired)"
                 .to_owned()

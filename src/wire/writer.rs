@@ -63,7 +63,7 @@ struct Added {
     stream: Arc<SharedStream>,
 }
 
-/// A stream that its thread advances, or another one with a message that must not wait.
+/// A stream that its thread advances. Another thread does so for a message that must not wait.
 pub(crate) struct SharedStream {
     /// `None` when it has ended.
     stream: Mutex<Option<PeerStream>>,
@@ -151,7 +151,7 @@ impl StreamWriter {
         let heartbeat = watched.add_woken_by("tx", move || _ = changed.try_send(()));
         let owned = due.clone();
         threads::spawn("tx", STACK_LARGE, move || {
-            Streams::default().serve(&owned, &changes, &heartbeat)
+            WriterStreams::default().serve(&owned, &changes, &heartbeat)
         })?;
         Ok(Self(due))
     }
@@ -186,8 +186,9 @@ impl Drop for StreamWriter {
 
 // ------------------------------------------------------------------ the thread
 
+/// All streams of the thread.
 #[derive(Default)]
-struct Streams {
+struct WriterStreams {
     streams: HashMap<PeerId, Slot>,
     /// Bytes sent since free memory was given back, approximately.
     sent: usize,
@@ -201,7 +202,7 @@ struct Slot {
     alarm: Option<Instant>,
 }
 
-impl Streams {
+impl WriterStreams {
     fn serve(mut self, due: &Due, changes: &Receiver<()>, heartbeat: &Heartbeat) {
         loop {
             heartbeat.turn();
@@ -217,7 +218,7 @@ impl Streams {
                 self.add(added);
             }
             for woken in woken {
-                // Unmarked first, so that a message that comes meanwhile marks it again.
+                // Unmark it first, so that a message that comes meanwhile marks it again.
                 woken.is_marked.store(false, Ordering::Release);
                 self.advance(woken.peer);
             }
@@ -230,10 +231,10 @@ impl Streams {
     /// Waits for a change, an alarm of a stream, or the time to give memory back.
     fn wait(&self, changes: &Receiver<()>) {
         let alarms = self.streams.values().filter_map(|slot| slot.alarm);
-        let _ = match alarms.chain(self.trim_at).min() {
-            Some(at) => changes.recv_deadline(at).ok(),
-            None => changes.recv().ok(),
-        };
+        match alarms.chain(self.trim_at).min() {
+            Some(at) => _ = changes.recv_deadline(at),
+            None => _ = changes.recv(),
+        }
     }
 
     fn add(&mut self, added: Added) {
@@ -258,9 +259,8 @@ impl Streams {
         }
     }
 
-    /// Gives free memory back after a burst of many small messages, as it is done after a large one.
-    /// That takes milliseconds, so it waits until most bursts are over. It does not wait for a
-    /// pause: there is none where some peer always receives.
+    /// Gives free memory back after a burst of many small messages. That takes milliseconds, so it
+    /// waits until most bursts are over, but not for a pause: some peer may always receive.
     fn give_back(&mut self, now: Instant) {
         let Some(at) = self.trim_at else {
             if self.sent >= BURST_TRIM_FROM {
@@ -321,7 +321,7 @@ pub(crate) struct PeerStream {
     states_rest_until: Option<Instant>,
     /// Bytes of the large message that is being sent.
     sending: Option<usize>,
-    /// Bytes that were sent since [`Streams::advance`] took the number.
+    /// Bytes that were sent since [`WriterStreams::advance`] took the number.
     sent: usize,
     /// Since when the peer takes nothing although something is to send.
     blocked_since: Option<Instant>,
@@ -405,8 +405,10 @@ impl PeerStream {
             return true;
         };
         // States that did not fit into the message follow at once.
-        let may_rest = has_only_states && self.bundles_states && self.reader.is_empty();
-        self.states_rest_until = may_rest.then(|| now + STATES_REST);
+        self.states_rest_until = None;
+        if has_only_states && self.bundles_states && self.reader.is_empty() {
+            self.states_rest_until = Some(now + STATES_REST);
+        }
         let bytes = message.size();
         self.sent = self.sent.saturating_add(bytes);
         let is_large = bytes > PEER_SMALL_MESSAGE;
@@ -421,8 +423,8 @@ impl PeerStream {
         sent.is_ok()
     }
 
-    /// The peer takes nothing at the moment. It gets less time while its messages hold capacity
-    /// that other peers wait for.
+    /// Ends the stream of a peer that has taken nothing for too long. While the messages for it hold
+    /// capacity that other peers wait for, it has less time.
     fn blocked(&mut self, now: Instant) -> Next {
         let since = *self.blocked_since.get_or_insert(now);
         let bytes = self.sending.unwrap_or(0) as u64;

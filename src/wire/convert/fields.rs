@@ -15,6 +15,16 @@ pub(crate) struct ReceivedField<'b> {
     pub(crate) value: Value<'b>,
 }
 
+impl<'b> ReceivedField<'b> {
+    /// Its bytes, if it has this number.
+    pub(crate) fn bytes_of(&self, number: u32) -> Option<&'b [u8]> {
+        match self.value {
+            Value::Bytes(bytes) if self.number == number => Some(bytes),
+            _ => None,
+        }
+    }
+}
+
 /// The value of a field.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Value<'b> {
@@ -33,11 +43,11 @@ pub(crate) struct Fields<'b> {
 }
 
 impl<'b> Fields<'b> {
-    /// Those of the message that `bytes` are.
+    /// The fields of the message with these `bytes`.
     pub(crate) fn of(bytes: &'b [u8]) -> Self {
         let mut stream = CodedInputStream::from_bytes(bytes);
-        // Without the end as a limit the library panics when it skips more than there is. It fails
-        // only within another one.
+        // With its end as a limit, the library fails when it skips past the end; otherwise it
+        // panics. A limit can only be refused within a smaller one.
         let _ = stream.push_limit(bytes.len() as u64);
         Self { bytes, stream }
     }
@@ -53,13 +63,16 @@ impl<'b> Fields<'b> {
                 self.stream.skip_raw_bytes(length).ok()?;
                 Value::Bytes(bytes)
             }
-            other => self.stream.skip_field(other).map(|()| Value::Other).ok()?,
+            other => {
+                self.stream.skip_field(other).ok()?;
+                Value::Other
+            }
         };
-        Some(ReceivedField {
-            number: tag >> 3,
-            value,
-        })
-        .filter(|field| field.number > 0)
+        let number = tag >> 3;
+        if number == 0 {
+            return None; // No field can have it.
+        }
+        Some(ReceivedField { number, value })
     }
 }
 
@@ -72,7 +85,7 @@ impl<'b> Iterator for Fields<'b> {
         }
         let field = self.field();
         if field.is_none() {
-            *self = Self::of(&[]);
+            *self = Self::of(&[]); // A malformed field is the last one.
         }
         Some(field.ok_or_else(|| ConvertError(MALFORMED.to_owned())))
     }

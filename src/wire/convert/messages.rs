@@ -11,7 +11,7 @@ use super::tree::writer::MessageWriter;
 use super::tree::{self, Parts, StateParts};
 use super::{ConvertError, Decoded, LIBRARY_DEPTH, Left, MALFORMED, PART};
 use crate::limits::READ_MASKS_PARTS_MAX;
-use ankaios_model::execution_state::{Phase, WorkloadState};
+use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::limits::{CONDITION_INFO_MAX, FOREIGN_MESSAGE_MAX};
 use ankaios_model::messages::{
     AddedWorkload, AgentHello, AgentLoad, AlteredFields, DeletedWorkload, FromServer, FromWorkload,
@@ -36,26 +36,31 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// Number of a request in what workloads and peers of the server send, and of its id in that.
+/// Field of a request in messages of workloads and of peers of the server.
 const REQUEST: u32 = 3;
+/// Fields of a request: its id, and two of its possible contents.
 const REQUEST_ID: u32 = 1;
-/// Those of restarts, of a rollback, of stops and of starts in an update.
+const UPDATE_STATE: u32 = 2;
+const READ_STATE: u32 = 3;
+/// Fields of an update: restarts, a rollback, stops and starts.
 const RESTART_WORKLOADS: u32 = 1004;
 const ROLLBACK_OF: u32 = 1005;
 const STOP_WORKLOADS: u32 = 1006;
 const START_WORKLOADS: u32 = 1007;
 const ANY: RangeInclusive<u32> = 1..=u32::MAX;
 
-/// Lets the library read a message, and gives the bytes back before it becomes one of ours.
+/// Reads a message with the library. Owned `bytes` are freed on return, before the message is
+/// converted to one of ours.
 fn parse<M: Message>(bytes: impl AsRef<[u8]>) -> Decoded<M> {
     let bytes = bytes.as_ref();
-    let (mut message, mut stream) = (M::new(), CodedInputStream::from_bytes(bytes));
-    // Without the end as a limit it takes a cut message for a complete one.
-    let read = stream
-        .push_limit(bytes.len() as u64)
-        .and_then(|_| message.merge_from(&mut stream));
-    read.map(|()| message)
-        .map_err(|_| ConvertError(MALFORMED.to_owned()))
+    let mut message = M::new();
+    let mut stream = CodedInputStream::from_bytes(bytes);
+    // Without its end as a limit, the library takes a cut message for a complete one.
+    let is_limited = stream.push_limit(bytes.len() as u64).is_ok();
+    if !is_limited || message.merge_from(&mut stream).is_err() {
+        return Err(ConvertError(MALFORMED.to_owned()));
+    }
+    Ok(message)
 }
 
 fn parse_within<M: Message>(bytes: &[u8], left: &mut Left) -> Decoded<M> {
@@ -80,8 +85,8 @@ fn without_content() -> ConvertError {
 trait Wire<M>: Sized {
     fn write(&self) -> M;
 
-    /// A part that was left out is read as an empty one, unless it is one that can be missing here
-    /// as well. What it takes in memory was counted when the library read it.
+    /// Converts a message of the library. A part that was left out becomes an empty one, or `None`
+    /// where ours is an option. The memory was counted before the library read the message.
     fn read(message: M) -> Decoded<Self>;
 }
 
@@ -439,33 +444,34 @@ impl Wire<api::AddedWorkload> for AddedWorkload {
 
     fn read(message: api::AddedWorkload) -> Decoded<Self> {
         let instance = required_instance(message.instanceName)?;
-        let workload = message
-            .workload
-            .ok_or_else(|| ConvertError("No workload".to_owned()))?;
-        let read = tree::read_workload(&workload, &mut Left::unbounded()).unwrap_or_else(|error| {
-            log::warn!(
-                "Workload '{}' is refused: {error}",
-                excerpt(&instance.workload)
-            );
-            tree::unreadable_workload(&workload, &error)
-        });
+        let Some(bytes) = message.workload else {
+            return Err(ConvertError("No workload".to_owned()));
+        };
+        let workload = match tree::read_workload(&bytes, &mut Left::unbounded()) {
+            Ok(workload) => workload,
+            Err(error) => {
+                let name = excerpt(&instance.workload);
+                log::warn!("Workload '{name}' is refused: {error}");
+                tree::unreadable_workload(&bytes, &error)
+            }
+        };
         Ok(Self {
             instance,
-            workload: Arc::new(read),
+            workload: Arc::new(workload),
         })
     }
 }
 
 fn write_states(states: &[WorkloadState]) -> api::UpdateWorkloadState {
-    let entry = |WorkloadState { instance, state }: &WorkloadState| base::WorkloadState {
-        instanceName: instance.write(),
-        executionState: Some(StateParts::of(state).write()),
-        ..Default::default()
-    };
-    api::UpdateWorkloadState {
-        workloadStates: states.iter().map(entry).collect(),
-        ..Default::default()
+    let mut message = api::UpdateWorkloadState::default();
+    for WorkloadState { instance, state } in states {
+        message.workloadStates.push(base::WorkloadState {
+            instanceName: instance.write(),
+            executionState: Some(StateParts::of(state).write()),
+            ..Default::default()
+        });
     }
+    message
 }
 
 impl Wire<api::UpdateWorkloadState> for Vec<WorkloadState> {
@@ -473,16 +479,14 @@ impl Wire<api::UpdateWorkloadState> for Vec<WorkloadState> {
         write_states(self)
     }
 
-    /// An incomplete or malformed one is left out. A state that only a newer program knows becomes an
+    /// An incomplete or malformed state is left out. One that only a newer program knows becomes an
     /// unknown one.
     fn read(message: api::UpdateWorkloadState) -> Decoded<Self> {
-        let mut read = Vec::new();
-        for state in message.workloadStates {
-            let bytes = state.executionState.unwrap_or_default();
-            let parts = StateParts::read(&bytes, &mut Left::unbounded());
-            let unknown;
-            let parts = match parts {
-                Ok(parts) => parts,
+        let mut states = Vec::new();
+        for entry in message.workloadStates {
+            let bytes = entry.executionState.unwrap_or_default();
+            let state = match StateParts::read(&bytes, &mut Left::unbounded()) {
+                Ok(parts) => bounded_state(&parts),
                 Err(error) if error.is_malformed() => {
                     log::debug!("Skipping a malformed workload state: {error}");
                     continue;
@@ -491,63 +495,69 @@ impl Wire<api::UpdateWorkloadState> for Vec<WorkloadState> {
                     log::warn!(
                         "The state of a workload is not known: {error}. The program that sent it is probably newer."
                     );
-                    unknown = format!("{error}, which only a newer program knows");
-                    StateParts {
-                        info: Some(&unknown),
-                        phase: Some(Phase::FailedUnknown),
-                        ..StateParts::default()
-                    }
+                    unknown_state(&error)
                 }
             };
-            let (Some(instance), Some(phase)) = (state.instanceName.into_option(), parts.phase)
-            else {
+            let instance = entry.instanceName.into_option();
+            if let Some(instance) = instance
+                && let Some(state) = state
+            {
+                states.push(WorkloadState::new(Wire::read(instance)?, state));
+            } else {
                 log::debug!("Skipping an incomplete workload state.");
-                continue;
-            };
-            let info = parts.info.unwrap_or_default();
-            // Additional info of a state that a program stores, in bytes. Agents of other
-            // implementations send all that their engine writes.
-            let info = &info[..info.floor_char_boundary(ADDITIONAL_INFO_MAX)];
-            let state = parts.state(phase, info);
-            read.push(WorkloadState::new(Wire::read(instance)?, state));
+            }
         }
-        Ok(read)
+        Ok(states)
     }
+}
+
+/// The state of a workload; `None` without a phase. Its additional info is cut to a bound: agents of
+/// other implementations send all that their engine writes, and the server stores it.
+fn bounded_state(parts: &StateParts<'_>) -> Option<ExecutionState> {
+    let phase = parts.phase?;
+    let info = parts.info.unwrap_or_default();
+    let bounded = &info[..info.floor_char_boundary(ADDITIONAL_INFO_MAX)];
+    Some(parts.state(phase, bounded))
+}
+
+/// Stands for a state that cannot be read because of `error`.
+fn unknown_state(error: &ConvertError) -> Option<ExecutionState> {
+    let info = format!("{error}, which only a newer program knows");
+    bounded_state(&StateParts {
+        info: Some(&info),
+        phase: Some(Phase::FailedUnknown),
+        ..StateParts::default()
+    })
 }
 
 impl Wire<base::Request> for Request {
     fn write(&self) -> base::Request {
-        let update = |update| Some(RequestEnum::UpdateStateRequest(update));
-        let content = match &self.content {
-            RequestContent::UpdateState(UpdateState {
-                new_state,
-                masks,
-                restart,
-            }) => {
-                update(base::UpdateStateRequest {
-                    // A state that could not be read never leaves this program again.
-                    newState: new_state.iter().flatten().next().map(tree::write_state),
-                    updateMask: masks.clone(),
-                    restartWorkloads: restart.clone(),
-                    ..Default::default()
-                })
-            }
-            RequestContent::RollBack(number) => update(base::UpdateStateRequest {
-                rollbackOf: Some(*number),
-                ..Default::default()
-            }),
-            RequestContent::StopAndStart(names) => update(base::UpdateStateRequest {
-                stopWorkloads: names.stop.clone(),
-                startWorkloads: names.start.clone(),
-                ..Default::default()
-            }),
-            content => content.write(),
-        };
-        base::Request {
+        let mut update = base::UpdateStateRequest::default();
+        let mut message = base::Request {
             requestId: self.id.clone(),
-            RequestContent: content,
             ..Default::default()
+        };
+        match &self.content {
+            RequestContent::UpdateState(content) => {
+                // A state that could not be read is not sent.
+                if let Some(Ok(state)) = &content.new_state {
+                    update.newState = Some(tree::write_state(state));
+                }
+                update.updateMask = content.masks.clone();
+                update.restartWorkloads = content.restart.clone();
+            }
+            RequestContent::RollBack(number) => update.rollbackOf = Some(*number),
+            RequestContent::StopAndStart(names) => {
+                update.stopWorkloads = names.stop.clone();
+                update.startWorkloads = names.start.clone();
+            }
+            other => {
+                message.RequestContent = other.write();
+                return message;
+            }
         }
+        message.RequestContent = Some(RequestEnum::UpdateStateRequest(update));
+        message
     }
 
     fn read(message: base::Request) -> Decoded<Self> {
@@ -577,22 +587,20 @@ pub fn write_to_server(message: &ToServer) -> Vec<u8> {
 /// # Errors
 /// Bytes that are no message.
 pub fn read_to_server(bytes: &[u8], left: &mut Left) -> Decoded<ToServer> {
-    // Of several parts the last one counts.
+    // Of several contents the last one applies.
     if let Some((REQUEST, request)) = last_of(bytes, ANY)? {
         let read = read_request(request, left);
-        return match left
-            .refused()
-            .filter(|_| read.is_err())
-            .cloned()
-            .zip(request_id(request))
+        if read.is_err()
+            && let Some(reason) = left.refused()
+            && let Some(id) = request_id(request)
         {
-            Some((reason, id)) => Ok(refused_request(id, reason)),
-            None => read.map(ToServer::Request),
-        };
+            return Ok(refused_request(id, reason.clone()));
+        }
+        return read.map(ToServer::Request);
     }
     if bytes.len() > FOREIGN_MESSAGE_MAX {
-        // States, logs and loads go on to others, and all agents send these in pieces that
-        // everybody takes.
+        // States, logs and loads are passed on to peers that take no larger messages. All agents
+        // send them in smaller pieces.
         let text = format!(
             "{} bytes that are no request, at most {FOREIGN_MESSAGE_MAX} are taken",
             bytes.len()
@@ -607,14 +615,13 @@ pub fn read_to_server(bytes: &[u8], left: &mut Left) -> Decoded<ToServer> {
         content => Wire::read(content)?,
     };
     if let ToServer::Prepared(instances) = &mut message {
-        // Our agents send no more; the server keeps it and shows it to everybody.
-        for text in instances
-            .iter_mut()
-            .flat_map(|it| [&mut it.reason, &mut it.unmet])
-            .flatten()
-        {
-            text.truncate(text.floor_char_boundary(CONDITION_INFO_MAX));
-            text.shrink_to_fit();
+        // The server keeps these texts and shows them to all. Our agents send no longer ones.
+        for instance in instances {
+            let texts = [&mut instance.reason, &mut instance.unmet];
+            for text in texts.into_iter().flatten() {
+                text.truncate(text.floor_char_boundary(CONDITION_INFO_MAX));
+                text.shrink_to_fit();
+            }
         }
     }
     Ok(message)
@@ -632,19 +639,21 @@ pub(crate) fn refused_request(id: String, reason: String) -> ToServer {
     })
 }
 
-/// The id of a request, if it can be read.
+/// The id of a request; empty if it has none, `None` if it cannot be read.
 fn request_id(request: &[u8]) -> Option<String> {
-    let id = last_of(request, REQUEST_ID..=REQUEST_ID).ok()?;
-    String::from_utf8(id.map(|(_, id)| id.to_vec()).unwrap_or_default()).ok()
+    let Some((_, id)) = last_of(request, REQUEST_ID..=REQUEST_ID).ok()? else {
+        return Some(String::new());
+    };
+    String::from_utf8(id.to_vec()).ok()
 }
 
-/// The id of the request that begins with these bytes, if it is there as a whole.
+/// The id of the request that begins with these bytes; `None` if they do not have the whole id.
 pub(crate) fn request_id_of_begin(begin: &[u8]) -> Option<String> {
     let mut stream = CodedInputStream::from_bytes(begin);
     if stream.read_raw_varint32().ok()? != REQUEST << 3 | 2 {
         return None;
     }
-    stream.read_raw_varint32().ok()?; // Its length, of which only the beginning is there.
+    stream.read_raw_varint32().ok()?; // The length of the whole request.
     let request = begin.get(usize::try_from(stream.pos()).ok()?..)?;
     match Fields::of(request).next()?.ok()? {
         ReceivedField {
@@ -655,26 +664,29 @@ pub(crate) fn request_id_of_begin(begin: &[u8]) -> Option<String> {
     }
 }
 
+/// Reads a request: an update with our own reader, since its state may be large, all others with the
+/// library.
 fn read_request(bytes: &[u8], left: &mut Left) -> Decoded<Request> {
     match last_of(bytes, 2..=6)? {
-        Some((2, update)) => {
-            let id = last_of(bytes, REQUEST_ID..=REQUEST_ID)?
-                .map(|(_, id)| left.text(id))
-                .transpose()?;
+        Some((UPDATE_STATE, update)) => {
+            let mut id = "";
+            if let Some((_, bytes)) = last_of(bytes, REQUEST_ID..=REQUEST_ID)? {
+                id = left.text(bytes)?;
+            }
             return Ok(Request {
-                id: id.unwrap_or_default().to_owned(),
+                id: id.to_owned(),
                 content: read_update(update, left)?,
             });
         }
-        Some((3, read)) => check_masks(read, left)?,
+        Some((READ_STATE, read)) => check_masks(read, left)?,
         _ => {}
     }
     let request: base::Request = parse_within(bytes, left)?;
     Wire::read(request)
 }
 
-/// Without masks fewer parts of the state count. A state that cannot be read is refused by the
-/// server, with its reason.
+/// Reads an update. If its state cannot be read, the reason takes its place, and the server refuses
+/// the update with that.
 fn read_update(bytes: &[u8], left: &mut Left) -> Decoded<RequestContent> {
     let mut masks = Vec::new();
     let mut restart = Vec::new();
@@ -707,12 +719,12 @@ fn read_update(bytes: &[u8], left: &mut Left) -> Decoded<RequestContent> {
             _ => {}
         }
     }
+    // The rights of the sender are checked for one content, so all others are dropped.
     if let Some(number) = rollback_of {
-        // Whatever else it has: its sender needs the rights for this only.
         return Ok(RequestContent::RollBack(number));
     }
     if names != StopAndStart::default() {
-        return Ok(RequestContent::StopAndStart(names)); // Likewise.
+        return Ok(RequestContent::StopAndStart(names));
     }
     let parts = if masks.is_empty() {
         Parts::NewWhole
@@ -728,22 +740,25 @@ fn read_update(bytes: &[u8], left: &mut Left) -> Decoded<RequestContent> {
     }))
 }
 
-/// Parts of all masks of a read or subscription.
+/// Checks the number of parts of all masks of a read or subscription.
 fn check_masks(bytes: &[u8], left: &mut Left) -> Decoded<()> {
-    let parts = |field: ReceivedField<'_>| match field {
-        ReceivedField {
+    let mut parts = 0;
+    for field in Fields::of(bytes).map_while(Result::ok) {
+        if let ReceivedField {
             number: 1,
             value: Value::Bytes(mask),
-        } => 1 + mask.iter().filter(|byte| **byte == b'.').count(),
-        _ => 0,
-    };
-    let parts: usize = Fields::of(bytes).map_while(Result::ok).map(parts).sum();
-    if parts <= READ_MASKS_PARTS_MAX {
-        return Ok(());
+        } = field
+        {
+            let dots = mask.iter().filter(|byte| **byte == b'.').count();
+            parts += dots + 1;
+        }
     }
-    Err(left.refuse(format!(
-        "its field masks have {parts} parts, at most {READ_MASKS_PARTS_MAX} are allowed; use fewer or shorter masks"
-    )))
+    if parts > READ_MASKS_PARTS_MAX {
+        return Err(left.refuse(format!(
+            "its field masks have {parts} parts, at most {READ_MASKS_PARTS_MAX} are allowed; use fewer or shorter masks"
+        )));
+    }
+    Ok(())
 }
 
 // ------------------------------------------------------------- from the server
@@ -763,31 +778,29 @@ pub fn read_from_server(bytes: impl AsRef<[u8]>) -> Decoded<FromServer> {
     Wire::read(parse::<api::FromServer>(bytes)?.FromServerEnum)
 }
 
-/// What hooks read: what changes for an agent.
+/// Writes a plan for hooks.
 pub fn write_plan(plan: &WorkloadPlan) -> Vec<u8> {
     let plan: api::UpdateWorkload = plan.write();
     bytes_of(&plan)
 }
 
-/// Reads what a hook wrote.
+/// Reads the plan that a hook wrote.
 ///
 /// # Errors
 /// What is missing or unknown.
 pub fn read_plan(bytes: &[u8]) -> Decoded<WorkloadPlan> {
     let plan = parse::<api::UpdateWorkload>(bytes)?;
-    for condition in plan
-        .deletedWorkloads
-        .iter()
-        .flat_map(|deleted| deleted.dependencies.values())
-    {
-        if let Err(number) = condition.enum_value() {
-            return Err(ConvertError::unknown_enum(
-                i64::from(number).cast_unsigned(),
-            ));
+    // The conversion below accepts unknown values, for plans of newer servers. In the plan of a hook
+    // they are errors, which its author must see.
+    for deleted in &plan.deletedWorkloads {
+        for condition in deleted.dependencies.values() {
+            if let Err(number) = condition.enum_value() {
+                let number = i64::from(number).cast_unsigned();
+                return Err(ConvertError::unknown_enum(number));
+            }
         }
     }
     for added in &plan.addedWorkloads {
-        // It has no place here, and its author has to know.
         if let Some(workload) = &added.workload {
             tree::read_workload(workload, &mut Left::unbounded())?;
         }
@@ -795,18 +808,20 @@ pub fn read_plan(bytes: &[u8]) -> Decoded<WorkloadPlan> {
     Wire::read(plan)
 }
 
-/// The bytes of a state, with what changed when it is an event, without the id of its request.
+/// Encodes the part of a response that has a state. For an event it has the `altered` fields too.
+/// The part before it is made by [`before_state`].
 pub(crate) fn encode_state(state: &Node, altered: Option<&AlteredFields>) -> Vec<u8> {
     let mut writer = MessageWriter::default();
     writer.nested(1, |writer| tree::add_state(writer, state));
-    let altered: Option<base::AlteredFields> = altered.map(Wire::write);
-    altered
-        .iter()
-        .for_each(|altered| writer.bytes(2, &bytes_of(altered)));
+    if let Some(altered) = altered {
+        let altered: base::AlteredFields = altered.write();
+        writer.bytes(2, &bytes_of(&altered));
+    }
     writer.bytes
 }
 
-/// What stands before such a state in the response to the request `id`.
+/// Encodes the part of the response to the request `id` before [`encode_state`], which has `state`
+/// bytes.
 pub(crate) fn before_state(id: &str, state: usize) -> Vec<u8> {
     let mut inner = MessageWriter::default();
     inner.text(1, id);
@@ -846,10 +861,12 @@ pub fn read_from_workload(bytes: &[u8]) -> Decoded<FromWorkload> {
     let mut left = Left::of(bytes);
     if let Some((REQUEST, request)) = last_of(bytes, ANY)? {
         let read = read_request(request, &mut left);
-        return match left.refused().cloned().zip(request_id(request)) {
-            Some((reason, id)) => Ok(FromWorkload::TooHeavy { id, reason }),
-            None => read.map(FromWorkload::Request),
-        };
+        if let Some(reason) = left.refused().cloned()
+            && let Some(id) = request_id(request)
+        {
+            return Ok(FromWorkload::TooHeavy { id, reason });
+        }
+        return read.map(FromWorkload::Request);
     }
     let message: control::ToAnkaios = parse_within(bytes, &mut left)?;
     Wire::read(message.ToAnkaiosEnum)

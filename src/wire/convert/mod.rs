@@ -29,7 +29,7 @@ const MALFORMED: &str = "bytes that are no message";
 const NO_TEXT: &str = "a text that is no UTF-8";
 
 impl ConvertError {
-    /// Whether it is no message at all, and not just one that lacks something.
+    /// Returns whether these bytes are no message, rather than an incomplete one.
     pub fn is_malformed(&self) -> bool {
         [MALFORMED, NO_TEXT].contains(&self.0.as_str())
     }
@@ -102,45 +102,45 @@ impl Left {
         self.max - self.left
     }
 
+    /// Takes `bytes` of the memory that is left.
+    ///
+    /// # Errors
+    /// Less is left. The message is refused for this reason.
     fn take(&mut self, bytes: usize) -> Decoded<()> {
-        match self.left.checked_sub(bytes) {
-            Some(left) => self.left = left,
-            None => {
-                let (length, max) = (self.length, self.max);
-                return Err(self.refuse(format!(
-                    "a message of {length} bytes that takes more than {max} bytes of memory when it is decoded"
-                )));
-            }
-        }
+        let Some(left) = self.left.checked_sub(bytes) else {
+            let reason = format!(
+                "a message of {} bytes that takes more than {} bytes of memory when it is decoded",
+                self.length, self.max
+            );
+            return Err(self.refuse(reason));
+        };
+        self.left = left;
         Ok(())
     }
 
-    /// Takes what the library needs for a message. Text of printable characters, with tabs and
-    /// colours, is passed over: as a message it could only have a few numbers of fields, all of
-    /// them small.
+    /// Takes the memory that the library needs for a message, and for those in it down to `depth`.
+    /// A part may be a text or a message, so each is read as a message.
     fn take_for_library(&mut self, bytes: &[u8], depth: usize) -> Decoded<()> {
         for field in Fields::of(bytes).map_while(Result::ok) {
             let is_known = matches!(field.number, ..16 | 1000..1006);
-            self.take(if is_known {
+            let needed = if is_known {
                 LIBRARY_PART
             } else {
                 2 * LIBRARY_PART
-            })?;
-            match field.value {
-                Value::Bytes(part)
-                    if depth > 0
-                        && !part
-                            .iter()
-                            .all(|byte| matches!(byte, b' '..=b'~' | b'\t' | b'\r' | 0x1b)) =>
-                {
-                    self.take_for_library(part, depth - 1)?;
-                }
-                _ => {}
+            };
+            self.take(needed)?;
+            let Value::Bytes(part) = field.value else {
+                continue;
+            };
+            // As a message, printable text has only fields with numbers up to 15.
+            if depth > 0 && !is_printable(part) {
+                self.take_for_library(part, depth - 1)?;
             }
         }
         Ok(())
     }
 
+    /// Refuses the message for this reason.
     fn refuse(&mut self, reason: String) -> ConvertError {
         ConvertError(self.refused.insert(reason).clone())
     }
@@ -149,11 +149,17 @@ impl Left {
         self.refused.as_ref()
     }
 
-    /// The text that `bytes` are.
+    /// Reads a text, and takes its memory.
     fn text<'b>(&mut self, bytes: &'b [u8]) -> Decoded<&'b str> {
         self.take(bytes.len())?;
         std::str::from_utf8(bytes).map_err(|_| ConvertError(NO_TEXT.to_owned()))
     }
+}
+
+/// Returns whether these are printable characters, tabs and codes of colours.
+fn is_printable(bytes: &[u8]) -> bool {
+    let mut bytes = bytes.iter();
+    bytes.all(|byte| matches!(byte, b' '..=b'~' | b'\t' | b'\r' | 0x1b))
 }
 
 #[cfg(test)]

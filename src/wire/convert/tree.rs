@@ -132,10 +132,13 @@ const WORKLOAD: &[WireField] = &[
     field(9, "files", Only(&List(&FILE))),
 ];
 const TEXTS: WireKind = Only(&Map(&Text));
+/// Fields of a file, of which it has one.
+const DATA: u32 = 2;
+const BINARY_DATA: u32 = 3;
 const FILE_FIELDS: &[WireField] = &[
     always(1, "mountPoint", Text),
-    field(2, "data", Text),
-    field(3, "binaryData", Text),
+    field(DATA, "data", Text),
+    field(BINARY_DATA, "binaryData", Text),
 ];
 const ACCESS: &[WireField] = &[
     always(1, "allowRules", List(&RULE)),
@@ -292,27 +295,37 @@ const FILE: WireKind = Own(Codec {
 
 /// Writes a file; one without content or place is left out.
 fn write_file(writer: &mut MessageWriter, number: u32, node: &Node) {
-    let (field, key) = if node.get("data").is_some() {
-        (2, "data")
-    } else {
-        (3, "binaryData")
+    let Some(place) = text_at(node, "mountPoint") else {
+        return;
     };
-    let place = node.get("mountPoint").and_then(Node::as_text);
-    let content = node.get(key).and_then(Node::as_text);
-    if let (Some(place), Some(content)) = (place, content) {
-        writer.nested(number, |writer| {
-            writer.text(1, place);
-            writer.text(field, content);
-        });
+    let mut field = DATA;
+    let mut content = text_at(node, "data");
+    if node.get("data").is_none() {
+        field = BINARY_DATA;
+        content = text_at(node, "binaryData");
     }
+    let Some(content) = content else {
+        return;
+    };
+    writer.nested(number, |writer| {
+        writer.text(1, place);
+        writer.text(field, content);
+    });
 }
 
 fn read_file(bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
-    let (content, _) =
-        last_of(bytes, 2..=3)?.ok_or_else(|| ConvertError::missing("file_content"))?;
+    let Some((content, _)) = last_of(bytes, DATA..=BINARY_DATA)? else {
+        return Err(ConvertError::missing("file_content"));
+    };
     let mut file = message(FILE_FIELDS, bytes, depth, left)?;
+    // Of both contents the last one applies.
+    let other = if content == DATA {
+        "binaryData"
+    } else {
+        "data"
+    };
     if let Node::Map(fields) = &mut file {
-        fields.remove(if content == 2 { "binaryData" } else { "data" });
+        fields.remove(other);
     }
     Ok(file)
 }
@@ -324,28 +337,35 @@ const RULE: WireKind = Own(Codec {
 
 /// One of an unknown type or operation is left out.
 fn write_rule(writer: &mut MessageWriter, number: u32, node: &Node) {
-    let value = |key: &str| node.get(key).and_then(Node::as_text);
-    let (kind, fields) = match value(TYPE) {
-        Some(STATE_RULE_TYPE) if value("operation").and_then(Operation::parse).is_some() => {
-            (1, STATE_RULE)
-        }
-        Some(LOG_RULE_TYPE) => (2, LOG_RULE),
-        _ => return,
-    };
-    writer.nested(number, |writer| {
-        writer.node(kind, WireKind::Message(fields), node)
-    });
+    let kind = text_at(node, TYPE);
+    let operation = text_at(node, "operation").and_then(Operation::parse);
+    if kind == Some(STATE_RULE_TYPE) && operation.is_some() {
+        let rule = WireKind::Message(STATE_RULE);
+        writer.nested(number, |writer| writer.node(1, rule, node));
+    } else if kind == Some(LOG_RULE_TYPE) {
+        let rule = WireKind::Message(LOG_RULE);
+        writer.nested(number, |writer| writer.node(2, rule, node));
+    }
 }
 
 fn read_rule(bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
-    let (kind, fields, bytes) = match last_of(bytes, 1..=2)? {
-        Some((1, bytes)) => (STATE_RULE_TYPE, STATE_RULE, bytes),
-        Some((_, bytes)) => (LOG_RULE_TYPE, LOG_RULE, bytes),
-        None => return Err(ConvertError::missing("access_rights_rule_enum")),
-    };
+    match last_of(bytes, 1..=2)? {
+        Some((1, bytes)) => read_rule_of(STATE_RULE_TYPE, STATE_RULE, bytes, depth, left),
+        Some((_, bytes)) => read_rule_of(LOG_RULE_TYPE, LOG_RULE, bytes, depth, left),
+        None => Err(ConvertError::missing("access_rights_rule_enum")),
+    }
+}
+
+fn read_rule_of(
+    kind: &str,
+    fields: &[WireField],
+    bytes: &[u8],
+    depth: usize,
+    left: &mut Left,
+) -> Decoded<Node> {
     let mut rule = message(fields, bytes, depth, left)?;
-    if let Node::Map(fields) = &mut rule {
-        fields.insert(TYPE, Node::text(kind));
+    if let Node::Map(entries) = &mut rule {
+        entries.insert(TYPE, Node::text(kind));
     }
     Ok(rule)
 }
@@ -469,8 +489,8 @@ impl<'b> StateParts<'b> {
         }
     }
 
-    /// The state that the sender means; `info` is the kept part of its text. Without a reason that is
-    /// known here, the text decides.
+    /// The state that the sender means, with this part of its text. If the reason is unknown here, it
+    /// is read from the text.
     pub(crate) fn state(&self, phase: Phase, info: &str) -> ExecutionState {
         let mut state = if info.is_empty() {
             ExecutionState::plain(phase)
@@ -505,7 +525,8 @@ impl<'b> StateParts<'b> {
     }
 
     pub(crate) fn read(bytes: &'b [u8], left: &mut Left) -> Decoded<Self> {
-        let (mut parts, mut found) = (Self::default(), None);
+        let mut parts = Self::default();
+        let mut found = None;
         for field in Fields::of(bytes) {
             let field = field?;
             match (field.number, field.value) {
@@ -558,8 +579,8 @@ pub(crate) enum Parts {
     Sent,
     /// Those of a new state: parts on request are unknown there.
     New,
-    /// Those of a new state without masks: only the desired state and the agents count, so nothing
-    /// else can be wrong.
+    /// Those of a new state without masks: its desired state and agents. Nothing else applies, so
+    /// nothing else is checked.
     NewWhole,
 }
 

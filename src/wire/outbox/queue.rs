@@ -184,8 +184,7 @@ impl Queue {
         }
     }
 
-    /// Whether the peer still keeps up when `bytes` of states are added, and they fit into one
-    /// message.
+    /// Returns whether `bytes` of states fit into one message, and the peer keeps up with them.
     pub(crate) fn keeps_up(&self, bytes: usize) -> bool {
         self.bytes + bytes <= STATES && bytes + STATES_OVERHEAD <= self.states_max
     }
@@ -195,8 +194,7 @@ impl Queue {
         self.reader_gone || self.responses.held() < PEER_RESPONSES_BYTES
     }
 
-    /// The share that messages of this kind hold; `None` for those that only the bound of the queue
-    /// concerns.
+    /// The share that messages of this kind hold. `None`: only the bytes of the queue bound them.
     pub(crate) fn share_mut(&mut self, kind: MessageKind) -> Option<&mut Share> {
         match kind {
             MessageKind::Response => Some(&mut self.responses),
@@ -243,10 +241,10 @@ impl Queue {
         self.push(kind, Vec::new(), Arc::new(encoded))
     }
 
-    /// Puts a message that may be sent to other peers as well, behind a `head` of its own. A peer
-    /// that keeps up gets all states of an instance; one that is behind gets the newest.
+    /// Puts a message of a `head` for this peer and `bytes` that other peers may be sent as well.
     ///
-    /// One large message always finds room: the hello of an agent, or a state that was requested.
+    /// - A state replaces the one of the same instance that waits, unless the peer keeps up.
+    /// - One large message always finds room: the hello of an agent, or a state that was requested.
     ///
     /// # Errors
     /// [`OutboxError::Overflow`].
@@ -256,8 +254,8 @@ impl Queue {
         head: Vec<u8>,
         bytes: Arc<Encoded>,
     ) -> Result<(), OutboxError> {
-        // First: an older state of the instance goes. A peer that keeps up has no `newest`, since a
-        // copy of a name that two threads use costs more than all the rest.
+        // First remove an older state of the instance. A peer that keeps up has an empty `newest`:
+        // copying names that two threads use would cost more than all the rest.
         let mut replaceable = None;
         if self.bytes <= STATES {
             self.newest.clear();
@@ -265,7 +263,7 @@ impl Queue {
             self.remove_older(instance);
             replaceable = Some(instance.clone());
         }
-        // Then: is there room?
+        // Then check that there is room.
         let size = if kind == MessageKind::FirstStates {
             ENTRY
         } else {
@@ -275,7 +273,7 @@ impl Queue {
         if !is_large && self.bytes + size > PEER_OUTBOX_BYTES {
             return Err(OutboxError::Overflow);
         }
-        // Finally: the entry.
+        // Finally add the entry.
         let entry = Entry {
             kind,
             head,
@@ -379,24 +377,26 @@ impl Queue {
         }
     }
 
-    /// Puts log lines, one of each instance. Without room they are dropped, and the next lines that
-    /// have room follow a line with the number of the missing ones.
+    /// Puts log lines of these instances. Without room they are dropped and counted; the next lines
+    /// that have room follow a line with the number of dropped ones.
     pub(crate) fn push_logs(&mut self, id: &str, instances: &[InstanceName], pieces: Vec<Vec<u8>>) {
         let bytes: usize = pieces.iter().map(|piece| piece.len() + ENTRY).sum();
         if !self.has_room_for_logs(bytes) {
             self.count_dropped(id, instances);
             return;
         }
-        // These lines are short and few, so the room is not checked again.
-        let missing: Vec<(String, InstanceName)> = self
-            .dropped
-            .keys()
-            .filter(|(request, _)| request == id)
-            .cloned()
-            .collect();
-        for stream in missing {
+        // First the numbers of dropped lines. They are short and few, so their room is not checked.
+        let mut streams = Vec::new();
+        for stream in self.dropped.keys() {
+            let (request, _) = stream;
+            if request == id {
+                streams.push(stream.clone());
+            }
+        }
+        for stream in streams {
             let _ = self.push_missing(stream);
         }
+        // Then the lines.
         for piece in pieces {
             let _ = self.push_bytes(MessageKind::Log, piece);
         }

@@ -21,15 +21,18 @@ fn deeper(depth: usize) -> Decoded<usize> {
     }
 }
 
-/// The last of the fields with these numbers, which holds bytes.
+/// The last field with one of these numbers that has bytes: its number, and its bytes.
 pub(crate) fn last_of(bytes: &[u8], numbers: RangeInclusive<u32>) -> Decoded<Option<(u32, &[u8])>> {
-    Fields::of(bytes).try_fold(None, |last, field| {
+    let mut last = None;
+    for field in Fields::of(bytes) {
         let field = field?;
-        Ok(match field.value {
-            Value::Bytes(bytes) if numbers.contains(&field.number) => Some((field.number, bytes)),
-            _ => last,
-        })
-    })
+        if let Value::Bytes(bytes) = field.value
+            && numbers.contains(&field.number)
+        {
+            last = Some((field.number, bytes));
+        }
+    }
+    Ok(last)
 }
 
 /// The tree of a message with these fields.
@@ -47,9 +50,11 @@ pub(crate) fn message(
             continue;
         };
         let kind = fields[index].kind;
+        if !fits(kind, part.value) {
+            continue;
+        }
         let node = match kind {
-            _ if !fits(kind, part.value) => continue,
-            // Its other parts were read with the first one.
+            // All parts of a map or list are read with the first one.
             Map(_) | List(_) if found[index].is_some() => continue,
             Map(_) | List(_) => repeated(kind, part.number, bytes, depth, left)?,
             _ => value(kind, part.value, depth, left)?,
@@ -58,12 +63,12 @@ pub(crate) fn message(
     }
     let mut entries = Vec::with_capacity(found.iter().flatten().count());
     for (field, node) in fields.iter().zip(found) {
-        let node = if field.always && node.is_none() {
-            Some(absent(field.kind, depth, left)?)
-        } else {
-            node
+        let node = match node {
+            Some(node) => node,
+            None if field.always => absent(field.kind, depth, left)?,
+            None => continue,
         };
-        entries.extend(node.map(|node| (Key::Borrowed(field.key), node)));
+        entries.push((Key::Borrowed(field.key), node));
     }
     Ok(Node::Map(entries.into_iter().collect()))
 }
@@ -81,7 +86,10 @@ pub(crate) fn only(kind: &WireKind, bytes: &[u8], depth: usize, left: &mut Left)
             node = Some(value(*kind, part.value, depth, left)?);
         }
     }
-    node.map_or_else(|| absent(*kind, depth, left), Ok)
+    match node {
+        Some(node) => Ok(node),
+        None => absent(*kind, depth, left),
+    }
 }
 
 /// The map or list of all fields with that number.
@@ -92,35 +100,34 @@ fn repeated(
     depth: usize,
     left: &mut Left,
 ) -> Decoded<Node> {
-    let items = Fields::of(bytes).filter_map(|field| match field {
-        Ok(field) if field.number == number => {
-            if let Value::Bytes(item) = field.value {
-                Some(Ok(item))
-            } else {
-                None
-            }
-        }
-        Ok(_) => None,
-        Err(malformed) => Some(Err(malformed)),
-    });
     match kind {
         Map(kind) => {
-            let entries: Vec<(Key, Node)> = items
-                .map(|item| entry(*kind, item?, depth, left))
-                .collect::<Decoded<_>>()?;
+            let mut entries = Vec::new();
+            for field in Fields::of(bytes) {
+                if let Some(item) = field?.bytes_of(number) {
+                    entries.push(entry(*kind, item, depth, left)?);
+                }
+            }
             Ok(Node::Map(entries.into_iter().collect()))
         }
         List(kind) => {
-            let nodes = items.map(|item| value(*kind, Value::Bytes(item?), depth, left));
-            Ok(Node::List(nodes.collect::<Decoded<_>>()?))
+            let mut nodes = Vec::new();
+            for field in Fields::of(bytes) {
+                if let Some(item) = field?.bytes_of(number) {
+                    nodes.push(value(*kind, Value::Bytes(item), depth, left)?);
+                }
+            }
+            Ok(Node::List(nodes))
         }
         _ => Ok(Node::empty()),
     }
 }
 
+/// An entry of a map: a message with the key, number 1, and the value, number 2.
 fn entry(kind: WireKind, bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<(Key, Node)> {
     left.take(PART)?;
-    let (mut key, mut node) = (&[][..], None);
+    let mut key = &[][..];
+    let mut node = None;
     for field in Fields::of(bytes) {
         let field = field?;
         match (field.number, field.value) {
@@ -146,9 +153,9 @@ fn fits(kind: WireKind, value: Value<'_>) -> bool {
 }
 
 /// The node of a value that fits.
-fn value(kind: WireKind, value: Value<'_>, depth: usize, left: &mut Left) -> Decoded<Node> {
+fn value(kind: WireKind, received: Value<'_>, depth: usize, left: &mut Left) -> Decoded<Node> {
     left.take(PART)?;
-    match (kind, value) {
+    match (kind, received) {
         (Text, Value::Bytes(bytes)) => Ok(Node::text(left.text(bytes)?)),
         (Number | Short, Value::Varint(number)) => Ok(Node::Number(number)),
         (Choice(texts, numbers), Value::Varint(number)) => {

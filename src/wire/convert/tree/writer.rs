@@ -59,22 +59,22 @@ impl MessageWriter {
         self.varint(bytes as u64);
     }
 
-    /// Writes what `body` writes as one field. Most lengths need one byte, for which there is room;
-    /// what is longer moves.
+    /// Adds a message that `body` writes, as one field.
     pub(crate) fn nested(&mut self, number: u32, body: impl FnOnce(&mut Self)) {
         self.tag(number, LENGTH);
+        // Leave room for a length of one byte, which most have.
         let at = self.bytes.len();
         self.bytes.push(0);
         body(self);
         let length = self.bytes.len() - at - 1;
-        let mut prefix = Self::default();
-        match u8::try_from(length) {
-            Ok(short @ ..0x80) => self.bytes[at] = short,
-            _ => {
-                prefix.varint(length as u64);
-                self.bytes.splice(at..=at, prefix.bytes);
-            }
+        if let Ok(short @ ..0x80) = u8::try_from(length) {
+            self.bytes[at] = short;
+            return;
         }
+        // Move a longer message.
+        let mut prefix = Self::default();
+        prefix.varint(length as u64);
+        self.bytes.splice(at..=at, prefix.bytes);
     }
 
     pub(crate) fn fields(&mut self, fields: &[WireField], node: &Node) {
