@@ -123,7 +123,8 @@ pub(crate) fn meaning_of_nerdctl(text: &str) -> ErrorMeaning {
     }
 }
 
-/// Both engines use the same library for their command lines, which writes this.
+/// Recognises an error about an unknown option. Both engines use the same library for their command
+/// lines, so its text is the same.
 fn unknown_option(message: &str) -> Option<ErrorMeaning> {
     if message.starts_with("unknown shorthand flag: ") {
         return Some(ErrorMeaning::UnknownOption);
@@ -140,7 +141,7 @@ fn meaning_for_container(text: &str) -> ErrorMeaning {
     if text.contains("no such container") {
         return ErrorMeaning::NoSuchContainer;
     }
-    // As a word of its own: a name or path may begin with it, or be it in quotes.
+    // Only as a separate word: a path may contain it, and a name in quotes may be it.
     let end_of_word = ['.', ',', ':', ';', '"'];
     for word in text.split_ascii_whitespace() {
         if word.trim_end_matches(end_of_word) == "paused" {
@@ -158,8 +159,8 @@ pub(crate) fn may_be_of_engine(line: &str) -> bool {
     line.starts_with("Error: ") || (line.starts_with("time=\"") && line.contains(" level=fatal "))
 }
 
-/// The line of an error output that has the cause: the last one that begins with `Error:`, because
-/// podman may write a hint behind it; or else the last line.
+/// The line of an error output that has the cause: the last one that begins with `Error:`, since
+/// podman may write a hint after it. Without one it is the last line.
 fn error_line(text: &str) -> &str {
     let mut last = "";
     for line in text.lines().rev().map(str::trim) {
@@ -173,8 +174,8 @@ fn error_line(text: &str) -> &str {
     last
 }
 
-/// The line with the cause in the text of an error, at most [`ENGINE_REASON_MAX`] bytes. Want of
-/// space is always added: it explains any other cause.
+/// The line with the cause in the text of an error, at most [`ENGINE_REASON_MAX`] bytes. If the text
+/// mentions want of space anywhere, that comes first: it explains any other cause.
 pub(crate) fn reason(text: &str) -> String {
     let mut reason = error_line(text).to_owned();
     if reason.len() > ENGINE_REASON_MAX {

@@ -33,6 +33,7 @@ const BOUNDS: OutputBounds = OutputBounds {
 pub(crate) struct EngineCall<'a> {
     call: ChildCall<'a>,
     record_in: Option<&'a EngineChildren>,
+    /// Whether output is accepted although the program fails.
     partial: bool,
     read_meaning: ReadMeaning,
     /// The command as users see it.
@@ -124,8 +125,8 @@ impl<'a> EngineCall<'a> {
         }
     }
 
-    /// Accepts the output of a program that ends with an error, unless it is empty. For queries
-    /// about several objects of which some may be gone.
+    /// Accepts output, unless it is empty, although the program fails: some of several queried
+    /// objects may be gone.
     pub(crate) fn partial(self) -> Self {
         Self {
             partial: true,
@@ -200,7 +201,7 @@ fn not_started(error: &io::Error, program: &str, call: String) -> RuntimeError {
     }
 }
 
-/// Why a call failed that ended by itself.
+/// The error for a program that failed. Without any output the exit status is its text.
 fn failure(
     status: Option<ExitStatus>,
     error_output: String,
@@ -208,11 +209,13 @@ fn failure(
     read_meaning: ReadMeaning,
 ) -> RuntimeError {
     let meaning = read_meaning(&error_output);
-    let text = match status {
-        _ if !error_output.is_empty() => error_output,
-        Some(status) => format!("Ended with {status}"),
-        None => "Its exit status is not known".to_owned(),
-    };
+    let mut text = error_output;
+    if text.is_empty() {
+        text = match status {
+            Some(status) => format!("Ended with {status}"),
+            None => "Its exit status is not known".to_owned(),
+        };
+    }
     RuntimeError::Failed(CallError {
         text,
         call: Some(call),
@@ -232,33 +235,28 @@ fn timed_out(limit: Duration, error_output: &str, call: String) -> RuntimeError 
     RuntimeError::TimedOut(CallError::in_call(text, call))
 }
 
+/// The result of a call whose program has ended like this.
 fn outcome(
     end: ChildEnd,
     call: String,
     partial: bool,
     read_meaning: ReadMeaning,
 ) -> Result<EngineOutput, RuntimeError> {
-    let ChildEnd {
-        ending,
-        status,
-        output,
-        discarded,
-        error_output,
-        ..
-    } = end;
-    match (ending, status) {
-        (Ending::Itself, Some(status)) if status.success() || (partial && !output.is_empty()) => {
-            Ok(EngineOutput {
-                bytes: output,
-                discarded,
-                call,
-            })
+    let is_accepted = match end.status {
+        Some(status) => status.success() || (partial && !end.output.is_empty()),
+        None => false,
+    };
+    match end.ending {
+        Ending::Itself if is_accepted => Ok(EngineOutput {
+            bytes: end.output,
+            discarded: end.discarded,
+            call,
+        }),
+        Ending::Itself | Ending::TooMuchOutput => {
+            Err(failure(end.status, end.error_output, call, read_meaning))
         }
-        (Ending::Itself | Ending::TooMuchOutput, status) => {
-            Err(failure(status, error_output, call, read_meaning))
-        }
-        (Ending::Cancelled, _) => Err(RuntimeError::Cancelled),
-        (Ending::TimedOut(limit), _) => Err(timed_out(limit, &error_output, call)),
+        Ending::Cancelled => Err(RuntimeError::Cancelled),
+        Ending::TimedOut(limit) => Err(timed_out(limit, &end.error_output, call)),
     }
 }
 

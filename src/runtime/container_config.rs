@@ -34,10 +34,8 @@ pub fn config_of(workload: &Workload, runtime: &str) -> Result<Arc<ContainerConf
 
 /// The arguments of engines for a container.
 pub trait EngineArguments {
-    /// The arguments that create and start the container of `new`.
-    ///
-    /// A later `--name` or `--pidfile` in the user's options wins over ours; our labels stand
-    /// behind the user's and win.
+    /// The arguments that create and start the container of `new`. Of two equal options the engine
+    /// uses the last: the user's `--name` and `--pidfile`, but our labels.
     fn run_arguments(&self, new: &NewContainer) -> Result<MaskedArguments, RuntimeError>;
 
     /// The arguments that create the same container and do not start it.
@@ -103,14 +101,16 @@ impl EngineArguments for ContainerConfig {
     }
 
     fn call(&self, verb: &[&str]) -> MaskedArguments {
+        // First find the secrets of a create.
         let of_create = MaskedArguments::default()
             .options(&self.command_options)
             .address(&self.image);
-        let only_hidden = MaskedArguments {
+        // Then build the call, which has none of these arguments.
+        let without_arguments = MaskedArguments {
             hidden: of_create.hidden,
             ..MaskedArguments::default()
         };
-        only_hidden.options(&self.general_options).plain(verb)
+        without_arguments.options(&self.general_options).plain(verb)
     }
 
     fn pull_arguments(&self) -> MaskedArguments {

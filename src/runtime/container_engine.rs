@@ -14,7 +14,7 @@ use super::engine_cli::EngineCli;
 use super::images::{ImageRemoval, ImageStore};
 use super::log_reader::{LogCall, log_arguments};
 use super::masking::MaskedArguments;
-use super::out_of_memory::{self, OutOfMemory, has_monitor_file, start_folder};
+use super::out_of_memory::{self, OutOfMemory, has_monitor_file, make_start_folder};
 use super::{
     Cancel, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
 };
@@ -117,8 +117,8 @@ impl ContainerConnector {
         Ok(found)
     }
 
-    /// Stops a container, also a paused one: it does not notice a stop, and podman 4 refuses it, so
-    /// it is continued first.
+    /// Stops a container. A paused one is continued first: it does not notice a stop, and podman 4
+    /// refuses to stop it.
     fn stop_within(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         match self.stop_running(id) {
             Err(error) if *error.meaning() == ErrorMeaning::Paused => {
@@ -130,9 +130,8 @@ impl ContainerConnector {
         }
     }
 
-    /// Stops a container within its own stop timeout. Only the engine has that: it comes from the
-    /// workload's options or from the engine's configuration, maybe of an earlier agent. Nearly all
-    /// stops end within the default, so the engine is queried only for the others.
+    /// Stops a container within its own stop timeout. Only the engine has that timeout; it is queried
+    /// when the default has passed, since nearly all stops end before.
     fn stop_running(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         let call = self.change(self.engine.stop, id).limit(self.stop_limit);
         let stopped = call.run_extended(None, || {
@@ -150,8 +149,8 @@ impl ContainerConnector {
     }
 
     // [impl->swdd~podman-delete-workload-stops-and-removes-workload~1]
-    /// Stops and removes a container. Some can be removed although the engine cannot stop them: one
-    /// that was never started, or the rest of one whose removal was killed.
+    /// Stops and removes a container. After a failed stop it is removed anyway: a container that was
+    /// never started, or whose removal was interrupted, can be removed but not stopped.
     fn stop_and_remove(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         match self.stop_within(id) {
             Ok(()) => self.remove(id),
@@ -165,7 +164,7 @@ impl ContainerConnector {
         self.cli.change(arguments)
     }
 
-    /// Makes or changes a container by a call with these `arguments`.
+    /// Makes or changes a container by a call with these `arguments`, and returns its id.
     fn make(
         &self,
         arguments: impl Fn(&ContainerConfig, &NewContainer) -> Result<MaskedArguments, RuntimeError>,
@@ -173,36 +172,38 @@ impl ContainerConnector {
         limit: Option<Duration>,
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
+        // First make the call.
         let config = config_of(&new.workload, self.engine.runtime)?;
         let options = config.general_options.iter().chain(&config.command_options);
-        let folder = start_folder(&self.cli.records(), &new.instance, options);
+        let folder = make_start_folder(&self.cli.records(), &new.instance, options);
         let call = self.cli.change(arguments(&config, new)?).limit(limit);
         let mut call = call.folder(folder);
         if let Some(path) = &new.notify_socket {
             call = call.variable(NOTIFY_SOCKET, path.to_string_lossy().into_owned());
         }
-        let error = match call.run(cancel) {
-            Ok(output) => match self.created_id(output, new) {
-                Ok(id) => return Ok(id),
-                Err(error) => error,
-            },
+        let made = match call.run(cancel) {
+            Ok(output) => self.created_id(output, new),
+            Err(error) => Err(error),
+        };
+        let error = match made {
+            Ok(id) => return Ok(id),
             Err(error) => error,
         };
+        // Then handle two errors.
         match error.meaning() {
             ErrorMeaning::NoPidFileOption if new.pid_file.is_some() => {
                 self.make(arguments, &without_pid_file(new), limit, cancel)
             }
             ErrorMeaning::NameInUse(id) => {
-                self.remove_remains(id)?;
+                self.remove_remains(id)?; // The next try can use the name.
                 Err(error)
             }
             _ => Err(error),
         }
     }
 
-    /// Removes the rest of a create that was killed, for want of memory for example. Only podman's
-    /// storage has it: no listing shows it, and each further create fails because its name is in
-    /// use.
+    /// Removes the rest of a create that was killed. It is in podman's storage only: no listing shows
+    /// it, but its name is in use.
     fn remove_remains(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         match self.cli.query(&["container", "exists", &id.0]) {
             // It does not exist; an error has another status.
@@ -229,7 +230,7 @@ impl ContainerConnector {
         }
         let found = match self.find_one(&new.instance, Some(&new.workload)) {
             Ok(found) => found,
-            // Not as if nothing had been created: the container may well exist.
+            // These errors mean that nothing was created, but the container may exist here.
             Err(RuntimeError::NotInstalled(reason) | RuntimeError::NotStarted(reason)) => {
                 return Err(RuntimeError::Failed(reason));
             }
@@ -448,8 +449,8 @@ impl RuntimeConnector for ContainerConnector {
     }
 }
 
-/// The time above [`CONTAINER_STOP_DEFAULT`] that one of these containers may need to stop; `None`
-/// if none may need more. `call` prints the stop timeout of each, in seconds.
+/// The longest stop timeout of these containers, minus [`CONTAINER_STOP_DEFAULT`]; `None` if none is
+/// longer. `call` prints the timeout of each container, in seconds.
 pub(super) fn more_than_default(cli: &EngineCli, call: &[&str], ids: &[&str]) -> Option<Duration> {
     let printed = cli.query(&[call, ids].concat()).ok()?;
     let mut longest = CONTAINER_STOP_DEFAULT;
@@ -480,8 +481,8 @@ fn accept_gone(result: Result<EngineOutput, RuntimeError>) -> Result<(), Runtime
     }
 }
 
-/// Pulls the image of `config` if it is missing, with those of its options that choose the image.
-/// The call `exists`, to which the name is added, fails if it is; `limit` bounds each call.
+/// Pulls the image of `config` if it is missing. `exists` is the call that fails then, without the
+/// name of the image; `limit` bounds each of both calls.
 pub(crate) fn pull_missing(
     cli: &EngineCli,
     config: &ContainerConfig,
@@ -490,8 +491,8 @@ pub(crate) fn pull_missing(
     cancel: Cancel<'_>,
 ) -> Result<(), RuntimeError> {
     let call = cli.call(config.call(exists).address(&config.image));
-    let short = limit.unwrap_or(LISTING_MAX).min(LISTING_MAX);
-    match call.limit(short).run(cancel) {
+    let query_limit = limit.unwrap_or(LISTING_MAX).min(LISTING_MAX);
+    match call.limit(query_limit).run(cancel) {
         Ok(_) => return Ok(()),
         Err(RuntimeError::Failed(_)) => {} // It is missing.
         Err(error) => return Err(error),

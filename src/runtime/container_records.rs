@@ -45,7 +45,7 @@ impl ContainerRecords {
         }
     }
 
-    /// Notes that `id` runs the instance, in this boot. Without a note the labels of the container
+    /// Notes that `id` runs the instance, in this boot. If that fails, the labels of the container
     /// decide.
     pub(crate) fn note(&self, instance: &InstanceName, id: &ContainerId) {
         let text = format!("{}\n{}\n", id.0, self.boot);
@@ -53,7 +53,7 @@ impl ContainerRecords {
             return;
         }
         if !self.has(instance, id) {
-            self.forget(instance, PREPARED); // It has been started.
+            self.forget(instance, PREPARED); // The prepared container was started or replaced.
         }
         self.keep(instance, FILE, &text);
     }
@@ -79,11 +79,14 @@ impl ContainerRecords {
         lines.next() == Some(&*id.0) && lines.next() == Some(&*self.boot)
     }
 
-    /// The folder of the instance, which is made if it is missing; `None` where that is not
-    /// possible, or is named relative to the folder of this process.
-    pub(crate) fn made_folder(&self, instance: &InstanceName) -> Option<PathBuf> {
+    /// Makes the folder of the instance if it is missing. `None` if that fails, or if the path is
+    /// relative: no call can run there, since other paths of the agent in it are relative as well.
+    pub(crate) fn make_folder(&self, instance: &InstanceName) -> Option<PathBuf> {
         let folder = self.folder.join(instance.folder());
-        (folder.is_absolute() && PrivateFolder::open(&folder).is_ok()).then_some(folder)
+        if folder.is_relative() || PrivateFolder::open(&folder).is_err() {
+            return None;
+        }
+        Some(folder)
     }
 
     /// Keeps a text about the instance for this and later agents. A failure only causes a warning.
@@ -111,13 +114,17 @@ impl ContainerRecords {
         let _ = fs::remove_file(self.folder.join(instance.folder()).join(file));
     }
 
-    /// The instances that have such a text.
+    /// The instances of `agent` that have a kept text of this name. Empty if the folder cannot be
+    /// read.
     pub(crate) fn instances(&self, agent: &str, file: &str) -> BTreeSet<InstanceName> {
         let mut instances = BTreeSet::new();
-        for folder in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
-            let name = folder.file_name();
-            let name = format!("{}.{agent}", name.to_string_lossy());
-            if let Some(instance) = InstanceName::parse(&name)
+        let Ok(folders) = fs::read_dir(&self.folder) else {
+            return instances;
+        };
+        for folder in folders.flatten() {
+            let folder_name = folder.file_name();
+            let instance_name = format!("{}.{agent}", folder_name.to_string_lossy());
+            if let Some(instance) = InstanceName::parse(&instance_name)
                 && folder.path().join(file).exists()
             {
                 instances.insert(instance);
@@ -145,12 +152,12 @@ pub enum Noted {
     Runs,
 }
 
-/// Removes from `candidates`, which all carry the name of the workload, those that are not its
-/// containers, with a warning.
+/// Keeps the containers of the workload. `candidates` all have its labels, which a container may
+/// also inherit from its image; such a container is left out with a warning.
 ///
-/// If a container is noted to run, only noted ones are. Otherwise a container in a pod must be
-/// noted, or the workload must have the option `--pod`.
-pub fn leave_strangers<T>(
+/// - If a container is noted to run, only noted containers are kept.
+/// - Otherwise a container in a pod must be noted, or the workload must have the option `--pod`.
+pub fn keep_own<T>(
     candidates: &mut Vec<T>,
     listed: impl Fn(&T) -> &ListedContainer,
     noted: impl Fn(&T) -> Noted,
@@ -170,9 +177,9 @@ pub fn leave_strangers<T>(
         let container = listed(&candidate);
         let has_labels_of_image = container.in_pod && !joins_pod;
         if note == Noted::No && is_one_running {
-            warn_of_stranger(container, "another one was made for it");
+            warn_of_other(container, "another one was made for it");
         } else if note == Noted::No && has_labels_of_image {
-            warn_of_stranger(container, "it belongs to a pod");
+            warn_of_other(container, "it belongs to a pod");
         } else {
             kept.push(candidate);
         }
@@ -180,7 +187,7 @@ pub fn leave_strangers<T>(
     *candidates = kept;
 }
 
-fn warn_of_stranger(container: &ListedContainer, why: &str) {
+fn warn_of_other(container: &ListedContainer, why: &str) {
     let instance = &container.instance;
     let _source = log_source(instance.workload.clone());
     log::warn!(
@@ -243,7 +250,7 @@ mod tests {
                 Some('p') => Noted::Prepared,
                 _ => Noted::No,
             };
-            leave_strangers(&mut found, |one| one, noted, wanted);
+            keep_own(&mut found, |one| one, noted, wanted);
             let found: Vec<&str> = found.iter().map(|one| &*one.id.0).collect();
             assert_eq!(found, ours, "{candidates:?}");
         }

@@ -58,8 +58,10 @@ struct PreviousRecord {
 }
 
 impl EngineChildren {
-    /// Creates the folder if it is missing, and takes over the records of an earlier agent.
+    /// Creates the folder if it is missing, and takes over the records of an earlier agent. Ends its
+    /// calls that only read.
     pub fn open(folder: &Path) -> io::Result<(Self, PreviousChildren)> {
+        // First read the records.
         let place = PrivateFolder::open(folder)?;
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let boot_id = boot_id.trim();
@@ -91,12 +93,12 @@ impl EngineChildren {
                 });
             }
         }
+        // Then end the readers.
         let mut previous = PreviousChildren { records };
         previous.signal(Signal::KILL, |token| token.starts_with(READER));
-        previous
-            .records
-            .retain(|one| !one.record.token.starts_with(READER));
-        // Two agents may have the same pid, as in a container: random numbers tell them apart.
+        let records = &mut previous.records;
+        records.retain(|one| !one.record.token.starts_with(READER));
+        // Finally choose a random first number: two agents may have the same pid, as in containers.
         let unique = fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
         let digits = unique.get(..8).unwrap_or_default();
         let first_call = u64::from_str_radix(digits, 16).unwrap_or_default();
@@ -138,18 +140,16 @@ impl EngineChildren {
     fn write_record(&self, path: &Path, program: &str) -> io::Result<()> {
         let mut options = fs::OpenOptions::new();
         options.append(true).create(true).mode(0o600);
-        let mut file = match options.open(path) {
-            // A cleanup of old files has removed the folder.
-            Err(error)
-                if error.kind() == io::ErrorKind::NotFound
-                    && PrivateFolder::open(&self.folder).is_ok() =>
-            {
-                options.open(path)?
-            }
-            opened => opened?,
-        };
-        // In one write, so that a crash leaves the whole text or none.
-        file.write_all(format!("{}\n{program}\n", self.boot_id).as_bytes())
+        let mut opened = options.open(path);
+        // Make the folder again if a cleanup of old files has removed it.
+        if let Err(error) = &opened
+            && error.kind() == io::ErrorKind::NotFound
+            && PrivateFolder::open(&self.folder).is_ok()
+        {
+            opened = options.open(path);
+        }
+        // Write all at once, so that a crash leaves the whole text or none.
+        opened?.write_all(format!("{}\n{program}\n", self.boot_id).as_bytes())
     }
 }
 
@@ -201,9 +201,10 @@ impl PreviousChildren {
         }
     }
 
-    /// Finds the processes by their tokens. Their helpers inherit the environment and may live for
-    /// long (aardvark-dns; with podman from 4.4 on conmon, which has podman's path among its
-    /// arguments), so a process must lead its group, and be the program or an interpreter of it.
+    /// Finds the processes of the calls by their tokens.
+    ///
+    /// Helpers of a call such as aardvark-dns and conmon inherit the token and may live for long. So a
+    /// process must also lead its group, and run the program.
     fn find_processes(&mut self) {
         for one in &mut self.records {
             one.process = None;
@@ -255,7 +256,7 @@ impl GroupLeader {
         })
     }
 
-    /// The token in its environment, which is empty if the process has ended.
+    /// The token in its environment; `None` without one, or if the process has ended.
     fn token(&self) -> Option<Vec<u8>> {
         let environment = fs::read(self.folder.join("environ")).ok()?;
         for entry in environment.split(|byte| *byte == 0) {
@@ -268,7 +269,8 @@ impl GroupLeader {
         None
     }
 
-    /// Returns whether it is `program`, or an interpreter of it.
+    /// Returns whether it is `program`, or the interpreter of that script. Only the first arguments
+    /// may show this: conmon has the path of podman among its later ones.
     fn runs(&self, program: &str) -> bool {
         let arguments = fs::read(self.folder.join("cmdline")).unwrap_or_default();
         let mut words = arguments.split(|byte| *byte == 0).take(WORDS);

@@ -43,8 +43,8 @@ pub struct WatchedProcess {
 
 impl Drop for WatchedProcess {
     fn drop(&mut self) {
-        // Closing the descriptor is not enough: a program that is being started has a copy of it
-        // for a moment.
+        // Closing our descriptor does not remove it from the set while a child that is being started
+        // has a copy.
         let _ = epoll::delete(&self.set, &self.pidfd); // It is in the set.
     }
 }
@@ -70,18 +70,18 @@ impl ExitWatch {
             epoll::EventData::new_u64(END),
             epoll::EventFlags::IN,
         )?;
-        // The thread holds both: a descriptor that is closed leaves the set before its last event
-        // is reported.
+        // The thread keeps `end` open until it has received the event: closing a descriptor removes
+        // it from the set.
         let waited = set.clone();
-        let kept = end.clone();
+        let kept_end = end.clone();
         let thread = threads::spawn(name, STACK_SMALL, move || {
             forward(&waited, &exits);
-            drop(kept);
+            drop(kept_end);
         })?;
         Ok((Self { set, end }, thread))
     }
 
-    /// Watches `process` under `key`.
+    /// Watches `process`, and sends `key` when it has ended.
     pub fn watch(&self, key: u64, process: &MainProcess) -> Result<WatchedProcess, NotWatched> {
         let raw = i32::try_from(process.pid).map_err(|_| NotWatched::Unable)?;
         let pid = Pid::from_raw(raw).ok_or(NotWatched::Unable)?;
@@ -91,7 +91,7 @@ impl ExitWatch {
         }
         // Checked after the pidfd is open: if the pid is reused later, the pidfd has ended.
         if !belongs_to(pid, &process.container.0) {
-            open(pid)?; // It may have ended meanwhile.
+            open(pid)?; // Fails with `Gone` if the process has ended meanwhile.
             return Err(NotWatched::Unable);
         }
         let once = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
@@ -133,6 +133,7 @@ impl Drop for ExitWatch {
     }
 }
 
+/// Sends the keys of ended processes until [`ExitWatch`] is dropped, or the receiver is gone.
 fn forward(set: &OwnedFd, exits: &Sender<u64>) {
     let mut events = Vec::with_capacity(16);
     loop {

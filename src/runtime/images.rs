@@ -101,7 +101,8 @@ impl LocalImage {
 }
 
 impl ImageStore {
-    /// The image that a manifest calls `used`. `None` if there is none, or if two could be meant.
+    /// The image that a manifest calls `used`. If that may mean two images, the one with exactly this
+    /// name; `None` if there is none.
     pub fn find(&self, used: &str) -> Option<&LocalImage> {
         let mut found: Option<&LocalImage> = None;
         for image in &self.images {
@@ -198,19 +199,19 @@ fn is_short_of(name: &str, used: &str) -> bool {
     }
 }
 
-/// Returns whether `used`, a name with a digest, means this name with a digest of a store. It may
-/// lack the registry, and have a tag, which names of a store lack then: `nav:1.4@sha256:...`.
+/// Returns whether `used` in a manifest means `name` in a store, both with digests. `used` may lack
+/// the registry, and may have a tag, unlike names in a store: `nav:1.4@sha256:...`.
 fn is_same_digest(name: &str, used: &str) -> bool {
     let Some((name, digest)) = name.split_once('@') else {
         return false;
     };
-    let Some((used, used_digest)) = used.split_once('@') else {
+    let Some((used_name, used_digest)) = used.split_once('@') else {
         return false;
     };
     if digest != used_digest {
         return false;
     }
-    match name.strip_suffix(without_tag(used)) {
+    match name.strip_suffix(without_tag(used_name)) {
         Some(registry) => registry.is_empty() || registry.ends_with('/'),
         None => false,
     }
@@ -337,9 +338,8 @@ pub(crate) fn nerdctl_store(cli: &EngineCli) -> Result<ImageStore, RuntimeError>
     })
 }
 
-/// Removes an image of podman. A name is taken from exactly this image, and podman refuses to remove
-/// one with several names, or with a container: so after a change since the store was read,
-/// nothing else goes.
+/// Removes an image of podman, or one of its names. The store may have changed since it was read, but
+/// podman refuses to remove an image that has several names or a container now.
 // [impl->swdd~agent-removes-replaced-images~1]
 pub(crate) fn remove_from_podman(
     cli: &EngineCli,

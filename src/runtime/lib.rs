@@ -44,8 +44,8 @@ use std::time::Duration;
 pub struct ContainerId(pub Arc<str>);
 
 impl ContainerId {
-    /// An id that an engine printed; `None` if the text could be something else as an argument of a
-    /// call.
+    /// An id that an engine printed; `None` if the text is no safe argument of a call, such as one
+    /// that begins like an option.
     pub(crate) fn printed(text: &str) -> Option<Self> {
         let first = text.chars().next()?;
         if !first.is_ascii_alphanumeric() || !has_name_characters(text) {
@@ -93,7 +93,7 @@ pub struct ListedContainer {
     /// Its main processes while they run: one of a container, one of each container of a pod.
     pub processes: Vec<MainProcess>,
     /// The time of its end, in seconds since 1970; `None` while it runs or if the engine does not
-    /// print it. It only tells one end from another: clocks may be set.
+    /// print it. Clocks may be set, so it only distinguishes one end from another.
     pub ended_at: Option<u64>,
     /// Whether it belongs to a pod of the engine. The labels of such a container prove nothing, see
     /// [`container_records`].
@@ -182,7 +182,7 @@ impl RuntimeError {
         call_error::reason(self.text())
     }
 
-    /// The meaning of the refusal when the engine itself refused the call.
+    /// The meaning of the engine's error; [`ErrorMeaning::Failure`] if the error is not the engine's.
     pub(crate) fn meaning(&self) -> &ErrorMeaning {
         match self {
             Self::Failed(error) => &error.meaning,
@@ -217,9 +217,11 @@ impl RuntimeError {
 // [impl->swdd~functions-required-by-runtime-connector~1]
 // [impl->swdd~agent-general-runtime-state-getter-interface~1]
 pub trait RuntimeConnector: Send {
-    /// Creates and starts a container. It may pull an image, so only the caller can know a `limit`
-    /// (`create_timeout`). A call that fails may leave a container, which the caller removes; this
-    /// applies to all calls that make or start one.
+    /// Creates and starts a container. It may pull an image, so the `limit` is the caller's
+    /// (`create_timeout`).
+    ///
+    /// A call that fails may leave a container, which the caller removes. This applies to all calls
+    /// that make or start one.
     ///
     /// # Errors
     /// `Unsupported` for a configuration that can never work, `Cancelled` by `cancel`, others may
@@ -254,8 +256,7 @@ pub trait RuntimeConnector: Send {
         ))
     }
 
-    /// Creates a container as [`Self::create`] does and does not start it; [`Self::start`] does
-    /// that.
+    /// Creates a container as [`Self::create`] does, for a later [`Self::start`].
     ///
     /// # Errors
     /// As [`Self::create`] and [`Self::create_arguments`].
@@ -314,8 +315,8 @@ pub trait RuntimeConnector: Send {
     /// `TimedOut`: the container may still exist, so try again. `Failed`: the engine's own message.
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError>;
 
-    /// Stops a container with its stop signal and keeps it, where the engine can; otherwise as
-    /// [`Self::delete`]. Same limits.
+    /// Stops a container with its stop signal and keeps it, within the limits of [`Self::delete`].
+    /// An engine that cannot keep it deletes it.
     ///
     /// # Errors
     /// As [`Self::delete`].
@@ -331,7 +332,8 @@ pub trait RuntimeConnector: Send {
         with_processes: bool,
     ) -> Result<ProbeTarget, RuntimeError>;
 
-    /// The kill of the ended instance behind `id` for want of memory; `None` if it ended otherwise.
+    /// Describes how the ended instance behind `id` was killed for want of memory; `None` if it ended
+    /// in another way.
     ///
     /// # Errors
     /// `Failed` or `TimedOut` when the engine could not be called.
@@ -343,8 +345,8 @@ pub trait RuntimeConnector: Send {
         Ok(None)
     }
 
-    /// As [`Self::delete`] for a container that has ended or was never started, which needs fewer
-    /// calls of the engine.
+    /// Deletes a container that has ended or was never started. That needs fewer calls of the engine
+    /// than [`Self::delete`].
     ///
     /// # Errors
     /// As [`Self::delete`].
@@ -363,8 +365,8 @@ pub trait RuntimeConnector: Send {
         wanted: Option<&Workload>,
     ) -> Result<Vec<ContainerId>, RuntimeError>;
 
-    /// Notes for this and later agents that the container runs the instance, so that it is no
-    /// longer a prepared one.
+    /// Notes for this and later agents that the container runs the instance. It is then no longer
+    /// recorded as prepared.
     fn note(&mut self, _instance: &InstanceName, _id: &ContainerId) {}
 
     /// Returns whether the last note of the instance names this container.

@@ -129,8 +129,8 @@ impl LogReader {
         Some(of_held.min(of_child.unwrap_or(of_held)))
     }
 
-    /// Reads once and adds the complete lines to `lines`. Waits only for the end of a call whose
-    /// output has ended.
+    /// Reads once and adds the complete lines to `lines`. When the output has ended, waits for the
+    /// end of the call.
     pub fn read(&mut self, lines: &mut Vec<String>) -> LogReading {
         let mut buffer = [0; READ_SIZE];
         let mut new = Vec::new();
@@ -176,6 +176,7 @@ impl LogReader {
         }
     }
 
+    /// Adds the delayed line to `lines`.
     fn release(&mut self, lines: &mut Vec<String>) {
         if let Some(HeldLine { text, .. }) = self.held.take() {
             lines.push(format!("{}{text}", self.prefix));

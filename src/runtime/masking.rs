@@ -61,15 +61,15 @@ impl MaskedArguments {
         let mut is_value_of_secret = false;
         for option in options {
             let option = option.as_ref();
-            let name_end = name_length(option, is_value_of_secret);
+            let shown = shown_length(option, is_value_of_secret);
             is_value_of_secret = SECRET_OPTIONS.contains(&option);
-            let Some(end) = name_end else {
+            let Some(shown) = shown else {
                 self = self.address(option);
                 continue;
             };
             self.given.push(option.to_owned());
-            self.shown.push(format!("{}{MASK}", &option[..end]));
-            let value = &option[end..];
+            self.shown.push(format!("{}{MASK}", &option[..shown]));
+            let value = &option[shown..];
             self.hidden.push(value.to_owned());
             // An engine may repeat only the password.
             if let Some(password) = password_in(value) {
@@ -124,8 +124,8 @@ fn strings(texts: &[impl AsRef<str>]) -> Vec<String> {
     texts.iter().map(|text| text.as_ref().to_owned()).collect()
 }
 
-/// Returns how many bytes of an option are shown; `None` if all are.
-fn name_length(option: &str, is_value_of_secret: bool) -> Option<usize> {
+/// The number of bytes of an option before its hidden value; `None` if the option may be shown.
+fn shown_length(option: &str, is_value_of_secret: bool) -> Option<usize> {
     if is_value_of_secret {
         return Some(0);
     }
@@ -133,7 +133,7 @@ fn name_length(option: &str, is_value_of_secret: bool) -> Option<usize> {
     if !option.starts_with("--") || SECRET_OPTIONS.contains(&&option[..first]) {
         return Some(first + 1);
     }
-    // `--option=value` is shown completely, `--option=NAME=value` up to the name.
+    // `--option=value` is shown, `--option=NAME=value` up to the second `=`.
     let second = option[first + 1..].find('=')?;
     Some(first + second + 2)
 }

@@ -36,10 +36,12 @@ const NO_LIMIT: u64 = 1 << 62;
 /// The file that the monitor leaves.
 const MONITOR_FILE: &str = "oom";
 
-/// Returns the folder to start containers of the instance in, without a file of an earlier kill.
-/// `None` is the folder of the agent: `options` may name paths that are relative to that, or the
-/// folder cannot be made.
-pub(crate) fn start_folder<'o>(
+/// Makes the folder of the instance, in which its containers are started, and removes the file of an
+/// earlier kill from it.
+///
+/// Returns `None` for the folder of the agent: if `options` may have paths that are relative to
+/// that, or if the folder cannot be made.
+pub(crate) fn make_start_folder<'o>(
     records: &ContainerRecords,
     instance: &InstanceName,
     mut options: impl Iterator<Item = &'o String>,
@@ -48,17 +50,17 @@ pub(crate) fn start_folder<'o>(
     if options.any(|option| may_have_relative_path(option)) {
         return None;
     }
-    records.made_folder(instance)
+    records.make_folder(instance)
 }
 
-/// Whether an option, or a manifest of pods, may have a path that is relative to the folder of the
-/// agent: it is written like one, or there is such a file.
+/// Returns whether an option, or a manifest of pods, may have a path that is relative to the folder
+/// of the agent: it is written like one, or there is such a file.
 fn may_have_relative_path(text: &str) -> bool {
     if text.starts_with("..") || text.contains("./") {
         return true;
     }
     if text.contains('\n') {
-        return false; // A manifest, which has no further paths of this kind.
+        return false; // A manifest. Relative paths in it are written like one.
     }
     for part in text.split(['=', ':', ',']) {
         let is_name = !part.is_empty() && !part.starts_with(['/', '-']);
@@ -69,7 +71,7 @@ fn may_have_relative_path(text: &str) -> bool {
     false
 }
 
-/// Whether the monitor of a container of the instance has noted a kill.
+/// Returns whether the monitor of a container of the instance has noted a kill.
 pub(crate) fn has_monitor_file(records: &ContainerRecords, instance: &InstanceName) -> bool {
     records.kept(instance, MONITOR_FILE).is_some()
 }
@@ -81,9 +83,9 @@ pub struct OutOfMemory {
     pub limit: Option<u64>,
 }
 
-/// Reads what an engine prints of one or more containers: a JSON value each, or a list of them, as
-/// podman does. `has_file` is whether their monitor has noted a kill, `top` is normally `/`.
-/// Returns the first that was killed for want of memory.
+/// Finds the first container that was killed for want of memory in what an engine prints: a JSON
+/// value for each container, or a list of them. `has_file` is whether their monitor has noted a kill;
+/// `top` is `/` except in tests.
 pub(crate) fn in_inspected(text: &str, has_file: bool, top: &Path) -> Option<OutOfMemory> {
     for printed in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
         let containers = match printed.ok()? {
@@ -100,26 +102,37 @@ pub(crate) fn in_inspected(text: &str, has_file: bool, top: &Path) -> Option<Out
 }
 
 fn of_container(container: &Value, has_file: bool, top: &Path) -> Option<OutOfMemory> {
-    let state = &container["State"];
-    let group = match state["CgroupPath"].as_str() {
-        Some(path) if !path.is_empty() => folder_of_path(path, top),
-        _ => None,
-    };
-    let id = ContainerId::printed(container["Id"].as_str().unwrap_or_default());
-    let group = group.or_else(|| folder_of_id(&id?, top));
+    // First find the kill: in the state, the file of the monitor, or the control group.
+    let group = group_of_container(container, top);
     let is_counted = match &group {
         Some(folder) => kills(folder) > 0,
         None => false,
     };
-    let is_known = state["OOMKilled"] == true || has_file || is_counted;
-    if !is_known {
+    let is_killed = container["State"]["OOMKilled"] == true || has_file || is_counted;
+    if !is_killed {
         return None;
     }
+    // Then find the limit. Engines print 0 for none.
     let limit = match container["HostConfig"]["Memory"].as_u64() {
-        None | Some(0) => group.and_then(|folder| limit(&folder)),
-        of_engine => of_engine,
+        Some(bytes @ 1..) => Some(bytes),
+        _ => match &group {
+            Some(folder) => limit(folder),
+            None => None,
+        },
     };
     Some(OutOfMemory { limit })
+}
+
+/// The folder of the control group of a container, if it still exists.
+fn group_of_container(container: &Value, top: &Path) -> Option<PathBuf> {
+    if let Some(path) = container["State"]["CgroupPath"].as_str()
+        && !path.is_empty()
+        && let Some(folder) = folder_of_path(path, top)
+    {
+        return Some(folder);
+    }
+    let id = ContainerId::printed(container["Id"].as_str()?)?;
+    folder_of_id(&id, top)
 }
 
 fn folder_of_path(path: &str, top: &Path) -> Option<PathBuf> {
@@ -209,7 +222,7 @@ mod tests {
         let records = ContainerRecords::below(folder.path().to_owned(), "boot");
         let web = InstanceName::with_id("web", "1", "agent_A");
         let none: [String; 0] = [];
-        let started = start_folder(&records, &web, none.iter()).unwrap();
+        let started = make_start_folder(&records, &web, none.iter()).unwrap();
         assert!(started.is_dir() && started.starts_with(folder.path()));
         assert!(!has_monitor_file(&records, &web));
         fs::write(started.join("oom"), "").unwrap();
@@ -217,7 +230,10 @@ mod tests {
         let text = r#"{"State":{"OOMKilled":false},"HostConfig":{"Memory":8388608}}"#;
         let found = in_inspected(text, true, folder.path());
         assert_eq!(found.unwrap().limit, Some(8 * MIB));
-        assert_eq!(start_folder(&records, &web, none.iter()), Some(started));
+        assert_eq!(
+            make_start_folder(&records, &web, none.iter()),
+            Some(started)
+        );
         assert!(!has_monitor_file(&records, &web));
     }
 
@@ -242,11 +258,11 @@ mod tests {
             ("kind: Pod\nspec: { hostPath: ./lib.rs }\n", true),
         ] {
             let options = ["--name=x".to_owned(), option.to_owned()];
-            let found = start_folder(&records, &web, options.iter());
+            let found = make_start_folder(&records, &web, options.iter());
             assert_eq!(found.is_none(), is_relative, "{option}");
         }
         let relative = ContainerRecords::below("run".into(), "boot");
-        assert_eq!(start_folder(&relative, &web, [].iter()), None);
+        assert_eq!(make_start_folder(&relative, &web, [].iter()), None);
     }
 
     // [utest->swdd~agent-reports-kills-out-of-memory~1]

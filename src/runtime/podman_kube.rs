@@ -24,7 +24,7 @@ use super::engine_cli::EngineCli;
 use super::images::{self, ImageRemoval, ImageStore};
 use super::log_reader::{LogCall, log_arguments};
 use super::masking::MaskedArguments;
-use super::out_of_memory::{self, OutOfMemory, has_monitor_file, start_folder};
+use super::out_of_memory::{self, OutOfMemory, has_monitor_file, make_start_folder};
 use super::podman::DETAILS;
 use super::{
     Cancel, ContainerId, ListedContainer, ListedPods, MainProcess, NewContainer, ProbeTarget,
@@ -180,8 +180,7 @@ impl PodmanKubeConnector {
     // [impl->swdd~podman-kube-list-existing-workloads-using-config-volumes~1]
     fn kept_instances(&self) -> Result<BTreeSet<InstanceName>, RuntimeError> {
         let mut instances = self.cli.records().instances(&self.agent, CONFIG);
-        // The filter is a regular expression, so a plain dot would also match agents with a longer
-        // name.
+        // The filter is a regular expression, in which a plain dot matches any character.
         let filter = format!("name=\\.{}\\.{CONFIG}$", self.agent);
         let arguments = ["volume", "ls", "--filter", &filter, "--format={{.Name}}"];
         for line in self.cli.query(&arguments)?.lines() {
@@ -284,16 +283,16 @@ impl PodmanKubeConnector {
         limit: Option<Duration>,
         cancel: Cancel<'_>,
     ) -> Result<Vec<String>, RuntimeError> {
-        // First play the manifest. It may name paths of the node as well.
+        // First play the manifest.
         let options = config.general_options.iter().chain(&config.play_options);
-        let options = options.chain([&play.manifest]);
+        let texts_with_paths = options.chain([&play.manifest]);
         let call = self.kube_call(
             &config.general_options,
             &["play", "--quiet"],
             &config.play_options,
             &play.manifest,
         );
-        let folder = start_folder(&self.cli.records(), &play.instance, options);
+        let folder = make_start_folder(&self.cli.records(), &play.instance, texts_with_paths);
         let output = call.folder(folder).limit(limit).run(cancel)?;
         // Then read the ids that podman printed.
         let text = output.into_text();
@@ -328,11 +327,9 @@ impl PodmanKubeConnector {
         Ok(())
     }
 
-    /// Removes the pods that the failed play has made. Running containers are stopped in order
-    /// first: they may have written something. The others never ran for the workload, so they are
-    /// removed without a wait: podman would wait ten seconds for a container that ignores the
-    /// signal, whatever time the manifest sets.
+    /// Removes the pods that the failed play has made.
     fn remove_made(&self, failed: &mut Play, cancel: Cancel<'_>) -> Result<(), RuntimeError> {
+        // First list them.
         if failed.made.is_none() {
             failed.made = Some(self.pods_since(failed, cancel)?);
         }
@@ -340,17 +337,21 @@ impl PodmanKubeConnector {
         if made.is_empty() {
             return Ok(());
         }
+        // Then stop running containers in order: they may have data to write.
         self.stop_in_order(&failed.instance, &failed.manifest, Some(made))?;
+        // Finally remove all at once. With another time podman would wait up to ten seconds for each
+        // container that ignores its signal, whatever the manifest says.
         let call =
             MaskedArguments::from(["pod", "rm", "--force", "--ignore", "--time=0"]).plain(made);
         self.cli.change(call).limit(POD_DOWN_MAX).run(cancel)?;
         Ok(())
     }
 
-    /// Stops the containers in the pods of the instance with their stop signals, within the time
-    /// that each pod has: `kube down` of podman 4.3 kills them at once. The container that holds a
-    /// pod together continues, and with it the network. After an interrupted play no ids of `pods`
-    /// are noted: they are found by their names, as `kube down` finds them.
+    /// Stops the containers in the pods of the instance with their stop signals, each pod within its
+    /// own time: `kube down` of podman 4.3 would kill them at once.
+    ///
+    /// The infra container of a pod continues, and with it the network. Without `pods`, as after an
+    /// interrupted play, the pods are found by their names, as `kube down` finds them.
     // [impl->swdd~podman-kube-delete-stops-in-order~1]
     fn stop_in_order(
         &self,
@@ -534,32 +535,30 @@ impl RuntimeConnector for PodmanKubeConnector {
             Ok(()) => self.play(&config, &play, limit, cancel),
             Err(error) => Err(error),
         };
-        match played {
+        let error = match played {
             Ok(pods) => {
-                // Finally keep the ids of the pods. They run, so a command that comes now finds
-                // them as those of any other workload. After a failure it has warned.
+                // Keep the ids of the pods. This is not cancelled, so that a delete that comes now
+                // finds the running pods. A failure was logged.
                 // [impl->swdd~podman-kube-create-workload-creates-pods-volume~1]
                 let _ = self.keep(PODS, instance, &serde_json::json!(pods).to_string(), None);
                 // [impl->swdd~podman-kube-create-workload-returns-workload-id~1]
-                Ok(ContainerId(instance.to_string().into()))
+                return Ok(ContainerId(instance.to_string().into()));
             }
-            Err(error) => {
-                // Or clean up, as well as possible now. That is not cancelled, because a delete that
-                // comes now would only have to do the same; the next create of another workload
-                // need not wait for it.
-                let has_begun = is_kept && !error.means_not_started();
-                if !has_begun {
-                    play.made = Some(Vec::new());
-                }
-                let mut failed_plays = self.failed_plays.lock();
-                failed_plays.insert(instance.workload.clone(), play);
-                drop(failed_plays);
-                if let Err(error) = self.remove_left_over(&instance.workload, None) {
-                    log::warn!("Failed container cleanup after failed create. Error: '{error}'");
-                }
-                Err(error)
-            }
+            Err(error) => error,
+        };
+        // Finally clean up after a failure. This is not cancelled either: a delete that comes now
+        // would only have to do the same.
+        let has_begun = is_kept && !error.means_not_started();
+        if !has_begun {
+            play.made = Some(Vec::new());
         }
+        let mut failed_plays = self.failed_plays.lock();
+        failed_plays.insert(instance.workload.clone(), play);
+        drop(failed_plays);
+        if let Err(error) = self.remove_left_over(&instance.workload, None) {
+            log::warn!("Failed container cleanup after failed create. Error: '{error}'");
+        }
+        Err(error)
     }
 
     /// Pulls the missing images. A play has no other steps that could be done before it.
@@ -614,8 +613,7 @@ impl RuntimeConnector for PodmanKubeConnector {
         Ok(())
     }
 
-    /// Stops the pods and leaves them, with their logs. Pods that are not known can only be taken
-    /// down.
+    /// Stops the pods and keeps them, with their logs. If their ids are not known, they are deleted.
     fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         let instance = instance_of(id)?;
         let pods = self.pods_of(&instance).ok().flatten().unwrap_or_default();
@@ -646,8 +644,8 @@ impl RuntimeConnector for PodmanKubeConnector {
         let pods = self.pods_of(&instance).ok().flatten().unwrap_or_default();
         let ours = self.containers_of(&pods)?;
         let mut chosen = ours.first();
-        if let Some(first) = first
-            && let Some(named) = ours.iter().find(|one| one.name().ends_with(&first))
+        if let Some(end_of_name) = first
+            && let Some(named) = ours.iter().find(|one| one.name().ends_with(&end_of_name))
         {
             chosen = Some(named);
         }

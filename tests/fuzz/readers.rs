@@ -438,7 +438,7 @@ pub fn stored_seeds() -> Vec<Vec<u8>> {
 /// command.
 pub fn probes(bytes: &[u8]) {
     for expected in [None, Some(204)] {
-        if let Outcome::Fails { reason, answered } = sockets::judge(bytes, expected) {
+        if let Outcome::Fails { reason, answered } = sockets::evaluate(bytes, expected) {
             assert!(answered && !reason.is_empty());
         }
     }

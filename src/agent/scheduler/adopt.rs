@@ -19,7 +19,7 @@ use ankaios_model::reason::{READY_PREFIX, Reason};
 use ankaios_model::workload::Workload;
 use ankaios_platform::clock::Clock;
 use ankaios_platform::logging::log_source;
-use ankaios_runtime::container_records::{Noted, leave_strangers};
+use ankaios_runtime::container_records::{Noted, keep_own};
 use ankaios_runtime::{ContainerId, ListedContainer};
 use log::info;
 use std::collections::BTreeMap;
@@ -184,7 +184,7 @@ impl<C: Clock> WorkloadRecords<C> {
         {
             definition = control_loop.target.run.added();
         }
-        leave_strangers(
+        keep_own(
             candidates,
             |existing| &existing.container,
             |existing| self.noted(existing),

@@ -112,6 +112,7 @@ impl PathProbes {
         if self.open.len() >= PATH_PROBES_MAX {
             return Err(format!("{blocked} other paths do not answer"));
         }
+        // Another thread is needed if all may be blocked.
         if self.threads <= blocked && self.threads < PATH_THREADS {
             match self.start_thread() {
                 Ok(()) => self.threads += 1,
@@ -146,8 +147,8 @@ impl PathProbes {
         results
     }
 
-    /// The entries at these paths that are known within `limit`; `None` for a path without one. The
-    /// next call waits for a path without a result only after it has answered.
+    /// Reads which entries are at these paths, within `limit`. A path without an entry has `None`; one
+    /// that does not answer in time is left out, and no later call waits for it until it has answered.
     pub fn look(
         &mut self,
         paths: impl Iterator<Item = String>,
@@ -174,7 +175,7 @@ impl PathProbes {
                 recv(timeout) -> _ => break,
             }
         }
-        // Finally give up all others.
+        // Finally give up the wait for all others.
         for open in self.open.values_mut() {
             *open = OpenProbe::Abandoned;
         }
@@ -185,7 +186,7 @@ impl PathProbes {
         self.open.values().any(|open| *open == OpenProbe::Awaited)
     }
 
-    /// The largest number of threads that paths may block because they do not answer.
+    /// The number of threads that may be blocked: one for each abandoned probe.
     fn blocked(&self) -> usize {
         let mut abandoned = 0;
         for open in self.open.values() {

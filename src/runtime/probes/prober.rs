@@ -59,21 +59,21 @@ impl Prober {
         let wake = EventFd::new()?;
         let woken = wake.clone();
         let for_results = wake.clone();
-        let body = move || {
+        let body = Box::new(move || {
             let wake_for_result = Arc::new(move || for_results.set());
             let io = SocketIo::new(wake_for_result, paths::node());
-            let probes = Loop {
+            let probes = ProberLoop {
                 table: ProbeTable::new(io),
                 clock,
                 orders,
                 woken,
             };
             probes.run();
-        };
+        });
         Ok(Self {
             commands,
             wake,
-            waiting: Mutex::new(Some(Box::new(body))),
+            waiting: Mutex::new(Some(body)),
         })
     }
 
@@ -96,9 +96,9 @@ impl Prober {
 
     fn send(&self, command: ProberCommand) {
         if self.has_thread() {
-            let _ = self.commands.send(command); // Gone only at the end.
+            let _ = self.commands.send(command); // It fails only when the program ends.
         } else {
-            let _ = self.commands.try_send(command); // Full: nobody takes any.
+            let _ = self.commands.try_send(command); // Without a thread, sending could block forever.
         }
         self.wake.set();
     }
@@ -145,7 +145,7 @@ pub fn notify_socket(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-struct Loop<C> {
+struct ProberLoop<C> {
     table: ProbeTable<SocketIo>,
     clock: C,
     orders: Receiver<ProberCommand>,
@@ -160,9 +160,10 @@ enum Source {
     Notify(u64),
 }
 
-impl<C: Clock> Loop<C> {
+impl<C: Clock> ProberLoop<C> {
     fn run(mut self) {
         loop {
+            // First take results and notifications of sockets.
             let Ok(ready) = self.wait() else { continue }; // Interrupted.
             for source in ready {
                 match source {
@@ -175,6 +176,7 @@ impl<C: Clock> Loop<C> {
                     Source::Notify(key) => self.read_notifications(key),
                 }
             }
+            // Then take orders, and results of commands and paths.
             for command in self.orders.try_iter() {
                 match command {
                     ProberCommand::Watch(order) => self.table.watch(*order, self.clock.now()),
@@ -185,10 +187,12 @@ impl<C: Clock> Loop<C> {
             for probe in self.table.io.take_ended() {
                 self.table.ended(probe.key, probe.outcome, self.clock.now());
             }
+            // Finally start due probes.
             self.table.turn(self.clock.now());
         }
     }
 
+    /// Waits for a descriptor or the time of a probe. Returns the descriptors that are ready.
     fn wait(&self) -> io::Result<Vec<Source>> {
         // First list all descriptors.
         let mut sources = vec![Source::Woken];

@@ -58,7 +58,7 @@ struct WaitingSocket {
     request: Option<HttpRequest>,
     sent: bool,
     answer: Vec<u8>,
-    /// Bytes of the answer that are still read after its first line. `None` before that.
+    /// Bytes of the answer that are still read, once its first line has decided the outcome.
     rest: Option<usize>,
 }
 
@@ -138,11 +138,13 @@ impl SocketIo {
         })
     }
 
-    /// Continues the probe of a socket that is ready. Returns the outcome once it is known.
+    /// Continues the probe of a socket that is ready. Returns the outcome once it is known; the
+    /// socket stays until the rest of an answer was read.
     pub(crate) fn ready(&mut self, key: u64) -> Option<Outcome> {
         let waiting = self.waiting.get_mut(&key)?;
+        let has_outcome = waiting.rest.is_some();
         let mut outcome = None;
-        if waiting.rest.is_none() {
+        if !has_outcome {
             outcome = Some(waiting.proceed()?);
         }
         if waiting.read_rest() {
@@ -158,7 +160,8 @@ impl SocketIo {
         ended
     }
 
-    /// The time at which [`Self::take_ended`] may start a command although none has ended.
+    /// The time at which a hanging command gives its slot back, so that [`Self::take_ended`] can start
+    /// another one.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.commands.due(SystemClock.now())
     }
@@ -249,14 +252,16 @@ impl WaitingSocket {
         }
         self.rest = Some(HTTP_REST_MAX);
         let _ = shutdown(&self.socket, Shutdown::Write);
-        let request = self.request.as_ref();
-        let expected = request.and_then(|request| request.expected_status);
+        let expected = match &self.request {
+            Some(request) => request.expected_status,
+            None => None,
+        };
         let first_line = &self.answer[..line_end.unwrap_or_default()];
-        Some(judge(first_line, expected))
+        Some(evaluate(first_line, expected))
     }
 
-    /// Reads the rest of an answer and returns whether that was all. Closing a socket with unread
-    /// bytes would reset the connection, which many servers log.
+    /// Reads the rest of an answer and returns whether the socket can be closed. Closing one with
+    /// unread bytes would reset the connection, which many servers log.
     fn read_rest(&mut self) -> bool {
         let mut chunk = [0_u8; 4096];
         while let Some(rest @ 1..) = self.rest {
@@ -270,9 +275,9 @@ impl WaitingSocket {
     }
 }
 
-/// The outcome of the first line of an HTTP answer. Without an `expected` status all from 200 to
-/// 399 are a success.
-pub fn judge(line: &[u8], expected: Option<u16>) -> Outcome {
+/// The outcome of a probe by the first line of an HTTP answer. Without an `expected` status all from
+/// 200 to 399 are a success.
+pub fn evaluate(line: &[u8], expected: Option<u16>) -> Outcome {
     let line = String::from_utf8_lossy(line);
     let Some(status) = http_status(&line) else {
         return Outcome::Fails {
@@ -350,6 +355,7 @@ impl Paths {
         }
     }
 
+    /// Takes the results that have arrived. Several orders may wait for one path.
     fn take_ended(&mut self) -> Vec<EndedProbe> {
         let mut results = BTreeMap::new();
         for probed in self.probes.take_results() {
@@ -419,23 +425,26 @@ impl Networks {
         socket
     }
 
+    /// Returns to the network of the node, unless the thread is there.
     fn restore_netns(&mut self) -> Result<(), String> {
-        if let Some(own) = &self.own
-            && self.is_away
-        {
-            let back = move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::Network));
-            if let Err(errno) = back {
-                let why = text(errno);
-                return Err(format!(
-                    "the network of the node cannot be entered again: {why}"
-                ));
-            }
-            self.is_away = false;
+        if !self.is_away {
+            return Ok(());
         }
+        let Some(own) = &self.own else {
+            return Ok(());
+        };
+        let back = move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::Network));
+        if let Err(errno) = back {
+            let why = text(errno);
+            return Err(format!(
+                "the network of the node cannot be entered again: {why}"
+            ));
+        }
+        self.is_away = false;
         Ok(())
     }
 
-    /// The network of the container's process.
+    /// Finds the network of the container's process. It may be that of the node.
     fn find(&mut self, target: &ProbeTarget) -> Result<Network, String> {
         let own = match self.own.take() {
             Some(own) => own,
@@ -552,6 +561,7 @@ impl Commands {
         self.queue.remove(index)
     }
 
+    /// Starts the queued commands for which there are slots.
     fn start_waiting(&mut self) {
         let now = SystemClock.now();
         while let Some(command) = self.take_next(now) {
@@ -567,7 +577,7 @@ impl Commands {
                 wake();
             });
             if let Err(error) = started {
-                // It occupies its slot until its result is taken, as any other.
+                // Report this as its result. Its slot becomes free when the result is taken.
                 let outcome = Outcome::fails(format!("no thread: {error}"));
                 let probe = EndedProbe { key, outcome };
                 let _ = self.send_ended.try_send(EndedCommand { workload, probe });

@@ -214,12 +214,12 @@ impl ProbeEntry {
         let next = now + self.order.pace.period;
         match self.order.check {
             Check::Exec(_) => next.max(self.began + COMMAND_SPACING),
-            _ => next.max(self.began),
+            _ => next,
         }
     }
 
-    /// Counts a result. Returns whether it is a new verdict: the threshold is reached, and the last
-    /// verdict was another one.
+    /// Counts a result. Returns whether it is a new verdict: it reaches the threshold, and differs
+    /// from the last verdict.
     fn count(&mut self, holds: bool) -> bool {
         self.attempts = self.attempts.saturating_add(1);
         if self.holds == Some(holds) {
@@ -243,17 +243,18 @@ impl ProbeEntry {
         true
     }
 
-    /// Returns whether the result is new, or a failure that lasts. Lasting success is not reported.
+    /// Returns whether a result that is no verdict is reported: another one than before, or one that
+    /// blocks something for long. Lasting success blocks nothing, except in a probe for an end.
     fn is_worth_reporting(&self, outcome: &Outcome, now: Instant) -> bool {
-        let repeats = *outcome != Outcome::Holds || self.order.purpose == Purpose::Gone;
+        let blocks = *outcome != Outcome::Holds || self.order.purpose == Purpose::Gone;
         let Some(last) = &self.reported else {
-            return repeats;
+            return blocks;
         };
         let age = now.saturating_duration_since(last.at);
         if last.outcome != *outcome && age >= REPORT_SPACING {
             return true;
         }
-        repeats && age >= REPEATED_REPORT
+        blocks && age >= REPEATED_REPORT
     }
 }
 

@@ -262,7 +262,7 @@ fn the_status_of_an_answer_decides() {
             answered: true,
         });
         assert_eq!(
-            judge(line.as_bytes(), expected),
+            evaluate(line.as_bytes(), expected),
             failure.unwrap_or(Outcome::Holds),
             "{line}"
         );
