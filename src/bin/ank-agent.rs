@@ -44,8 +44,10 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// Runs the agent until a signal ends it, or until the server refuses it for good or a thread that
-/// is needed has ended, which are errors.
+/// Runs the agent until a signal ends it.
+///
+/// # Errors
+/// The start fails, the server refuses this version, or a thread that is needed has ended.
 fn start_and_wait(settings: settings::AgentSettings) -> Result<(), Box<dyn Error>> {
     for warning in &settings.warnings {
         log::warn!("{warning}");
@@ -54,9 +56,47 @@ fn start_and_wait(settings: settings::AgentSettings) -> Result<(), Box<dyn Error
     // A signal, a refusal or a lost thread writes a byte, which wakes `main` to end the agent.
     let (mut woken, wake) = UnixStream::pair()?;
     for signal in [SIGTERM, SIGINT] {
-        let wake = wake.try_clone()?;
-        signal_hook::low_level::pipe::register(signal, wake)?;
+        let wake_by_signal = wake.try_clone()?;
+        signal_hook::low_level::pipe::register(signal, wake_by_signal)?;
     }
+    log_start(&settings);
+    // The first failure is the reason; later ones may be its consequences.
+    let (send_failure, failures) = bounded(1);
+    let send_lost = send_failure.clone();
+    let wake_by_lost = wake.try_clone()?;
+    let mut watched = WatchedThreads::new(move |name| {
+        let _ = send_lost.try_send(format!("the thread '{name}' has ended."));
+        let _ = (&wake_by_lost).write_all(b"e"); // `main` reads as long as the program runs.
+    });
+    let mut wake_by_refusal = wake;
+    let agent = Agent::start(settings, &mut watched, manager.status(), move |text| {
+        let _ = send_failure.try_send(format!("Ankaios version mismatch: '{text}'."));
+        let _ = wake_by_refusal.write_all(b"r");
+    })?;
+    let watch = manager.watch(watched)?;
+    log::info!("Awaiting commands from the server ...");
+    if let Err(error) = memory::settle() {
+        log::debug!("Memory of the start is kept: '{error}'");
+    }
+    memory::give_back_stack();
+    let _ = woken.read_exact(&mut [0]); // A failed read ends the agent as well.
+    let failure = failures.try_recv();
+    manager.stopping();
+    for name in agent.stop() {
+        log::warn!("Thread '{name}' did not end in time.");
+    }
+    drop(watch);
+    match failure {
+        Ok(text) => Err(text.into()),
+        Err(_) => {
+            log::info!("Stopping; workloads go on running.");
+            Ok(())
+        }
+    }
+}
+
+/// Logs the settings that matter most, and a warning about an expiring certificate.
+fn log_start(settings: &settings::AgentSettings) {
     let tls = match settings.security {
         Security::Insecure => "none",
         Security::MutualTls(_) => "mutual",
@@ -73,46 +113,10 @@ fn start_and_wait(settings: settings::AgentSettings) -> Result<(), Box<dyn Error
         settings.url,
         settings.folder.display()
     );
-    let expires = expiry::own(&settings.security);
     let owner = format!("agent '{}'", settings.name);
-    if let Some(text) =
-        expires.and_then(|expires| expiry::warning(&owner, expires, SystemTime::now()))
+    if let Some(expires) = expiry::own(&settings.security)
+        && let Some(text) = expiry::warning(&owner, expires, SystemTime::now())
     {
         log::warn!("Certificates: {text}.");
-    }
-    // What ends the agent first counts; what else ends then is a consequence.
-    let (failure, failed) = bounded(1);
-    let lost = {
-        let (failure, wake) = (failure.clone(), wake.try_clone()?);
-        move |name: &str| {
-            let _ = failure.try_send(format!("the thread '{name}' has ended."));
-            let _ = (&wake).write_all(b"e"); // `main` reads as long as the program runs.
-        }
-    };
-    let mut refusal_wake = wake;
-    let mut watched = WatchedThreads::new(lost);
-    let agent = Agent::start(settings, &mut watched, manager.status(), move |text| {
-        let _ = failure.try_send(format!("Ankaios version mismatch: '{text}'."));
-        let _ = refusal_wake.write_all(b"r");
-    })?;
-    let watch = manager.watch(watched)?;
-    log::info!("Awaiting commands from the server ...");
-    if let Err(error) = memory::settle() {
-        log::debug!("Memory of the start is kept: '{error}'");
-    }
-    memory::give_back_stack();
-    let _ = woken.read_exact(&mut [0]); // A failure ends the agent as well.
-    let failure = failed.try_recv();
-    manager.stopping();
-    for name in agent.stop() {
-        log::warn!("Thread '{name}' did not end in time.");
-    }
-    drop(watch);
-    match failure {
-        Ok(text) => Err(text.into()),
-        Err(_) => {
-            log::info!("Stopping; workloads go on running.");
-            Ok(())
-        }
     }
 }

@@ -34,7 +34,6 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::error::Error;
 use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -53,15 +52,19 @@ pub(crate) fn main() -> ExitCode {
     };
     match start_and_wait(settings) {
         Ok(()) => Exit::Done.into(),
-        Err(StartError(what, text)) => {
+        Err(StartError { what, text }) => {
             fatal(what, text);
             Exit::Failed.into()
         }
     }
 }
 
-/// What ends the server, and why.
-struct StartError(&'static str, String);
+/// Why the server ends.
+struct StartError {
+    /// The kind of error.
+    what: &'static str,
+    text: String,
+}
 
 impl<E: Error> From<E> for StartError {
     fn from(error: E) -> Self {
@@ -71,28 +74,45 @@ impl<E: Error> From<E> for StartError {
 
 impl StartError {
     fn server(text: String) -> Self {
-        Self("server error", text)
+        Self {
+            what: "server error",
+            text,
+        }
     }
 
     fn unprotected(error: &MissingPems) -> Self {
-        Self("Missing certificate files", error.to_string())
+        Self {
+            what: "Missing certificate files",
+            text: error.to_string(),
+        }
     }
 }
 
+/// A startup manifest that was read.
+struct StartupManifest {
+    path: PathBuf,
+    desired: DesiredState,
+}
+
+/// Restores the state, and then runs the server until a signal ends it.
 fn start_and_wait(mut settings: ServerSettings) -> Result<(), StartError> {
-    let manifest = settings.startup_manifest.clone();
-    let manifest = manifest
-        .map(|path| read_manifest(&path).map(|desired| (desired, path)))
-        .transpose()?;
+    // First read the startup manifest, and check the certificates: hooks must not run if the server
+    // cannot listen.
+    let manifest = match settings.startup_manifest.clone() {
+        Some(path) => Some(StartupManifest {
+            desired: read_manifest(&path)?,
+            path,
+        }),
+        None => None,
+    };
     for warning in &settings.warnings {
         log::warn!("{warning}");
     }
-    // Check the certificates now: hooks must not run if the server cannot listen.
     settings
         .security
         .as_ref()
         .map_err(StartError::unprotected)?;
-    // From here on a signal causes an orderly stop, even while hooks check the restored state.
+    // Then restore the state, which hooks check. From here on a signal causes an orderly stop.
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     let mut server = ServerLoop::new();
     server.set_update_on_failure(settings.update_on_failure);
@@ -107,49 +127,51 @@ fn start_and_wait(mut settings: ServerSettings) -> Result<(), StartError> {
             settings.message_max.0 as usize,
         )?;
         for signal in [SIGTERM, SIGINT] {
-            let interrupted = hooks
-                .interrupt()
-                .and_then(|end| signal_hook::low_level::pipe::register(signal, end));
-            interrupted?;
+            signal_hook::low_level::pipe::register(signal, hooks.interrupt()?)?;
         }
         server.set_hooks(hooks);
         server_threads.push(thread);
     }
-    let _own = settings
-        .state_dir
-        .as_deref()
-        .map(own_state_dir)
-        .transpose()?;
+    let _lock = match &settings.state_dir {
+        Some(folder) => own_state_dir(folder)?,
+        None => None,
+    };
     let started = start_with_state(&mut server, settings.state_dir.as_deref(), manifest);
     // Check for a signal before the result, since an interrupted hook can make the start fail.
     let signal = signals.pending().next();
     if let Some(signal) = signal {
         log_stop(signal);
         drop(server);
-        // A hook that cannot be ended is left behind.
-        let _ = threads::join_all(server_threads, STOP_DEADLINE);
+        let _ = threads::join_all(server_threads, STOP_DEADLINE); // A stuck hook is left behind.
         return Ok(());
     }
     started?;
-    let state_dir = settings.state_dir.as_deref();
-    server.start_history(state_dir.map(history::read).unwrap_or_default());
-    if let Some(folder) = settings.state_dir.take() {
-        // A start counts for the updates that are being judged, also when this one ends as early as
-        // the one before.
-        let (store, thread) = StateStore::start(folder, server.take_unsaved())?;
-        server.set_store(store);
-        server_threads.push(thread);
+    // Finally store the state, and serve clients.
+    match settings.state_dir.take() {
+        Some(folder) => {
+            server.start_history(history::read(&folder));
+            // Store at once that this start is a loss for open updates: the server may end as early
+            // as the one before.
+            let (store, thread) = StateStore::start(folder, server.take_unsaved())?;
+            server.set_store(store);
+            server_threads.push(thread);
+        }
+        None => server.start_history(Vec::new()),
     }
     serve(settings, server, server_threads, signals)
 }
 
-/// Serves clients until a signal comes, or a thread without which nothing goes on has ended.
+/// Serves clients until a signal ends the server.
+///
+/// # Errors
+/// The server cannot listen, or a thread that is needed has ended.
 fn serve(
     settings: ServerSettings,
     mut server: ServerLoop,
     mut server_threads: Vec<Thread>,
     mut signals: Signals,
 ) -> Result<(), StartError> {
+    // First listen.
     let options = EndpointOptions {
         addresses: settings.addresses,
         socket_mode: settings.socket_mode,
@@ -164,15 +186,16 @@ fn serve(
     let tls = protection_for_log(&options);
     server.set_own_certificate(expiry::own(&options.security));
     let manager = ServiceManager::from_environment();
-    // The end of a thread without which nothing goes on ends the server as a signal does.
-    let (lost, lost_thread) = bounded(1);
-    let handle = signals.handle();
+    // A needed thread that ends closes `signals`, which ends the wait for a signal below.
+    let (send_lost, lost_threads) = bounded(1);
+    let signals_handle = signals.handle();
     let mut watched = WatchedThreads::new(move |name| {
-        let _ = lost.try_send(name.to_owned()); // Others that end then are a consequence.
-        handle.close();
+        let _ = send_lost.try_send(name.to_owned()); // Only the first: others are a consequence.
+        signals_handle.close();
     });
     let (inbox, events) = bounded(SERVER_INBOX);
     let endpoint = ServerEndpoint::start(&options, inbox, &mut watched)?;
+    // Then start the threads. Dropping `running` stops them.
     let (running, stop) = bounded(0);
     server.set_status(manager.status());
     if let Some(metrics) = settings.metrics {
@@ -194,11 +217,8 @@ fn serve(
         .unwrap_or(Path::new("none"))
         .display()
         .to_string();
-    let addresses: Vec<String> = endpoint
-        .addresses()
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let addresses = endpoint.addresses().iter().map(ToString::to_string);
+    let addresses: Vec<String> = addresses.collect();
     let addresses = addresses.join("' and '");
     let version = &*SHOWN_VERSION;
     log::info!(
@@ -209,11 +229,15 @@ fn serve(
         log::debug!("Memory of the start is kept: '{error}'");
     }
     memory::give_back_stack();
-    let signal = signals.forever().next().inspect(|signal| log_stop(*signal));
+    // Finally wait for a signal, and stop.
+    let signal = signals.forever().next();
+    let mut lost_thread = None;
+    match signal {
+        Some(signal) => log_stop(signal),
+        None => lost_thread = lost_threads.try_recv().ok(),
+    }
     manager.stopping();
-    let lost = lost_thread.try_recv().ok().filter(|_| signal.is_none());
-    // The server first, which closes every stream in order; the endpoint then has nothing left to
-    // wait for.
+    // The server ends every stream in order, so the endpoint has nothing to wait for after it.
     drop(running);
     let still_running = threads::join_all(server_threads, STOP_DEADLINE);
     endpoint.stop(STOP_DEADLINE);
@@ -221,21 +245,19 @@ fn serve(
         log::warn!("Thread '{name}' did not end within {STOP_DEADLINE:?}.");
     }
     drop(watch);
-    lost.map_or(Ok(()), |name| {
-        Err(StartError::server(format!("the thread '{name}' has ended")))
-    })
+    match lost_thread {
+        Some(name) => Err(StartError::server(format!("the thread '{name}' has ended"))),
+        None => Ok(()),
+    }
 }
 
-/// How connections are protected, for the log; warns of those that are not.
+/// Returns how connections over TCP are protected, for the log. Warns if they are not.
 fn protection_for_log(options: &EndpointOptions) -> &'static str {
     if options.security != Security::Insecure {
         return "mutual";
     }
-    if options
-        .addresses
-        .iter()
-        .any(|address| matches!(address, ListenAddress::Tcp(_)))
-    {
+    let mut addresses = options.addresses.iter();
+    if addresses.any(|address| matches!(address, ListenAddress::Tcp(_))) {
         log::warn!(
             "!!!ANKSERVER IS STARTED IN INSECURE MODE (-k, --insecure) -> TLS is disabled!!!"
         );
@@ -244,14 +266,12 @@ fn protection_for_log(options: &EndpointOptions) -> &'static str {
 }
 
 fn log_stop(signal: i32) {
-    log::info!(
-        "Stopping because of {}.",
-        signal_hook::low_level::signal_name(signal).unwrap_or("a signal")
-    );
+    let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+    log::info!("Stopping because of {name}.");
 }
 
-/// Makes the folder of the stored state ours as long as we run: each of two servers would store its
-/// own state over that of the other.
+/// Locks the folder of the stored state until the result is dropped: two servers would overwrite
+/// each other's state. `None` if it cannot be locked for another reason.
 fn own_state_dir(folder: &Path) -> Result<Option<File>, StartError> {
     match state_store::lock(folder) {
         Ok(Some(lock)) => Ok(Some(lock)),
@@ -269,56 +289,58 @@ fn own_state_dir(folder: &Path) -> Result<Option<File>, StartError> {
     }
 }
 
-/// Takes over the stored state if there is one of use, the startup manifest otherwise.
+/// Starts with the stored state if there is a usable one, otherwise with the startup manifest.
 fn start_with_state(
     server: &mut ServerLoop,
     state_dir: Option<&Path>,
-    manifest: Option<(DesiredState, PathBuf)>,
+    manifest: Option<StartupManifest>,
 ) -> Result<(), StartError> {
     if start_with_stored(server, state_dir)? {
         return Ok(());
     }
-    match manifest {
-        Some((desired, path)) => server.start_with(desired).map_err(|error| {
-            StartError::server(format!(
-                "{} (startup manifest '{}')",
-                with_causes(&error),
-                path.display()
-            ))
-        }),
-        None => {
-            log::info!("No startup manifest provided -> waiting for new workloads from the CLI");
-            Ok(())
-        }
+    let Some(StartupManifest { path, desired }) = manifest else {
+        log::info!("No startup manifest provided -> waiting for new workloads from the CLI");
+        return Ok(());
+    };
+    if let Err(error) = server.start_with(desired) {
+        let path = path.display();
+        let why = with_causes(&error);
+        let text = format!("{why} (startup manifest '{path}')");
+        return Err(StartError::server(text));
     }
+    Ok(())
 }
 
-/// Takes over the state that an earlier server stored in `folder`. Returns whether there was a
-/// usable one; it then replaces the startup manifest.
+/// Starts with the state that an earlier server stored in `folder`. Returns false if there is no
+/// usable one.
 fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<bool, StartError> {
     let Some(folder) = folder else {
         return Ok(false);
     };
-    let unusable = |error| {
-        StartError::server(format!(
-            "cannot use state_dir '{}': {error}",
-            folder.display()
-        ))
+    let found = match state_store::open(folder) {
+        Ok(found) => found,
+        Err(error) => {
+            let folder = folder.display();
+            let text = format!("cannot use state_dir '{folder}': {error}");
+            return Err(StartError::server(text));
+        }
     };
-    let Some(Found { state, warning }) = state_store::open(folder).map_err(unusable)? else {
+    let Some(Found { state, warning }) = found else {
         return Ok(false);
     };
     if let Some(warning) = warning {
         log::error!("{warning}.");
         server.set_warning(warning);
     }
-    // It was accepted before, so whatever refuses it now may be another hook, setting or version.
-    // Going on without it would delete the workloads of all agents.
-    server.start_again_with(state).map_err(|error| {
+    // An earlier server accepted this state; a changed hook, setting or version may refuse it now.
+    // Without it the server would delete the workloads of all agents, so it does not start.
+    if let Err(error) = server.start_again_with(state) {
         let file = folder.join(state_store::FILE);
+        let file = file.display();
         let way_out = "Remove the cause, or move it and the one before it away to start with the startup manifest";
-        StartError::server(format!("cannot start with the stored state '{}': {error}. {way_out}", file.display()))
-    })?;
+        let text = format!("cannot start with the stored state '{file}': {error}. {way_out}");
+        return Err(StartError::server(text));
+    }
     log::info!(
         "Starting with the state stored in '{}'; a startup manifest does not count.",
         folder.display()
@@ -326,25 +348,24 @@ fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<b
     Ok(true)
 }
 
-/// Reads and parses the startup manifest; keys that mean nothing are reported and ignored.
+/// Reads and parses the startup manifest. Warns of unknown keys.
 fn read_manifest(path: &Path) -> Result<DesiredState, StartError> {
-    let unreadable = |error: io::Error| {
-        StartError(
-            "Could not read the startup config",
-            format!("{}: {error}", path.display()),
-        )
+    let text = match File::open(path).and_then(|file| read_limited(file, MESSAGE_MAX)) {
+        Ok(text) => text,
+        Err(error) => {
+            return Err(StartError {
+                what: "Could not read the startup config",
+                text: format!("{}: {error}", path.display()),
+            });
+        }
     };
-    let text = File::open(path)
-        .and_then(|file| read_limited(file, MESSAGE_MAX))
-        .map_err(unreadable)?;
     let manifest = Manifest::parse_and_warn(&text, |key| log::warn!("{}: {key}", path.display()));
     let manifest = manifest.map_err(|error| manifest_failed(path, &text, &error))?;
-    manifest
-        .into_desired_state()
-        .map_err(|error| manifest_failed(path, &text, &error))
+    let desired = manifest.into_desired_state();
+    desired.map_err(|error| manifest_failed(path, &text, &error))
 }
 
-/// The failure of a manifest with this text, with what to do about one that is no YAML.
+/// The error for a manifest with this `text`; with a hint if the text is no YAML.
 fn manifest_failed(path: &Path, text: &str, error: &ManifestError) -> StartError {
     let what = match error {
         ManifestError::Unreadable { .. } | ManifestError::TagShape { .. } => {
@@ -357,5 +378,5 @@ fn manifest_failed(path: &Path, text: &str, error: &ManifestError) -> StartError
         let hint = error.hint(text, "a manifest is one YAML or JSON document");
         shown.push_str(&format!(". Hint: {hint}"));
     }
-    StartError(what, shown)
+    StartError { what, text: shown }
 }

@@ -10,7 +10,7 @@ pub(crate) fn main() -> std::process::ExitCode {
     memory::at_start_of_command();
     let code = ankaios_lite::cli::main(std::env::args_os());
     let _ = std::io::stdout().flush(); // The output may be closed.
-    // At once: a library written in C++ would take its state apart first, below threads that still
-    // use it.
+    // Exit at once: a normal exit would first destroy the state of a C++ library that threads still
+    // use.
     signal_hook::low_level::exit(code as i32)
 }

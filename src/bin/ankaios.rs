@@ -33,13 +33,13 @@ mod ank;
 
 fn main() -> ExitCode {
     let first = std::env::args_os().next().unwrap_or_default();
-    if let Some((_, run)) = PROGRAMS.iter().find(|(name, _)| *name == called_as(&first)) {
-        return run();
+    let mut names = Vec::new();
+    for (name, run) in PROGRAMS {
+        if *name == called_as(&first) {
+            return run();
+        }
+        names.push(format!("'{name}'"));
     }
-    let names: Vec<String> = PROGRAMS
-        .iter()
-        .map(|(name, _)| format!("'{name}'"))
-        .collect();
     let names = names.join(", ");
     // Standard error may be closed.
     let _ = writeln!(
