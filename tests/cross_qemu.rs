@@ -6,6 +6,7 @@
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
+#![allow(unreachable_pub)] // The files of `support` offer each other what they have, and nobody else.
 #![allow(clippy::disallowed_methods)] // Tests start processes and wait for them.
 
 #[allow(dead_code, unused_imports)] // The process tests use all of it, these a part.
