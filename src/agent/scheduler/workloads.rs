@@ -7,6 +7,7 @@
 
 use super::conditions::{NodeFacts, StartConditions};
 use super::listings::Listings;
+use super::restart_with::has_ended;
 use super::staging::{Staged, StagingBeforeStop};
 use super::states::WorkloadStateStore;
 use crate::control_interface;
@@ -133,6 +134,8 @@ impl StartWait {
 pub(super) struct ControlLoop<C: Clock> {
     mailbox: MailboxHandle,
     pub(super) target: Target,
+    /// The number of the first target with its present `run`.
+    run_since: u64,
     /// The number of the first target with its present `next`.
     next_since: u64,
     /// Instances of earlier targets that the loop has taken and may have begun to start. Until a
@@ -215,6 +218,21 @@ impl<C: Clock> ControlLoop<C> {
         self.status.target >= self.target.number
     }
 
+    /// Whether the instance that must run is in use: others may need it until it stops. One that is
+    /// not started yet, or has ended, is not.
+    fn is_in_use(&self) -> bool {
+        let Some(added) = self.target.run.added() else {
+            return false;
+        };
+        if self.status.target < self.run_since {
+            return false; // The status is about an earlier one, which may have the same name.
+        }
+        match self.status.state_of(&added.instance) {
+            Some(state) => !has_ended(state),
+            None => false,
+        }
+    }
+
     /// The newest report about the preparation of this instance.
     pub(super) fn report(&self, added: &AddedWorkload) -> Option<&PreparationReport> {
         if self.status.target < self.next_since {
@@ -238,6 +256,9 @@ impl<C: Clock> ControlLoop<C> {
         let number = self.target.number + 1;
         let is_answered = self.is_up_to_date();
         let earlier = self.target.run.added().map(|added| added.instance.clone());
+        if self.target.run != run {
+            self.run_since = number;
+        }
         if self.target.next != next {
             self.next_since = number;
         }
@@ -750,25 +771,19 @@ impl<C: Clock> WorkloadRecords<C> {
             self.set_waits(name, Waits::No, BTreeMap::new());
             return present;
         }
-        // Otherwise it may have to wait for its dependents, or for staging, before it stops. When
-        // it stops only for a while, those that need it stop first.
+        // Otherwise it may have to wait before it stops: for its dependents, or for staging.
         let starts_again = record.starts_again();
-        if record.current().is_some() && !starts_again {
-            let dependents = if runs_desired {
-                self.pausing_dependents(name)
-            } else {
-                record.stop_after.clone()
-            };
-            let may_stop = if runs_desired {
-                dependents
-                    .keys()
-                    .all(|dependent| self.store.has_no_container(dependent))
-            } else {
-                self.may_stop(name)
-            };
-            if !may_stop {
+        if runs_desired {
+            let dependents = self.dependents_to_pause_before(name);
+            if !dependents.is_empty() {
+                self.set_waits(name, Waits::ToStop, dependents);
+                return present;
+            }
+        } else if record.current().is_some() && !starts_again {
+            if !self.may_stop(name) {
                 // [impl->swdd~agent-enqueues-unfulfilled-delete~1]
                 // [impl->swdd~agent-enqueues-update-with-unfulfilled-delete~1]
+                let dependents = record.stop_after.clone();
                 self.set_waits(name, Waits::ToStop, dependents);
                 return present;
             }
@@ -1087,11 +1102,24 @@ impl<C: Clock> WorkloadRecords<C> {
         must_stop || record.start_wait.restarts_with.is_some()
     }
 
-    /// The workloads that need this one to run, and must stop for a while as well.
-    fn pausing_dependents(&self, name: &str) -> BTreeMap<String, DeleteCondition> {
+    /// The workloads that must stop before this one is paused: they need it to run, must be paused
+    /// as well, and may have a container. None while this one is not in use: it has nothing to keep
+    /// for them, and could be started while it waits for them.
+    fn dependents_to_pause_before(&self, name: &Name) -> BTreeMap<String, DeleteCondition> {
         let mut dependents = BTreeMap::new();
+        let Some(record) = self.records.get(name) else {
+            return dependents;
+        };
+        let is_in_use = match &record.control_loop {
+            Some(control_loop) => control_loop.is_in_use(),
+            None => false,
+        };
+        if !is_in_use {
+            return dependents;
+        }
         for (dependent, record) in &self.records {
-            if self.must_pause(record) && record.needs_running(name) {
+            let stops = self.must_pause(record) && record.needs_running(name);
+            if stops && !self.store.has_no_container(dependent) {
                 dependents.insert(dependent.to_string(), DeleteCondition::NotPendingNorRunning);
             }
         }
@@ -1386,6 +1414,7 @@ impl<C: Clock> WorkloadRecords<C> {
         record.control_loop.insert(ControlLoop {
             mailbox: handle,
             target: Target::default(),
+            run_since: 0,
             next_since: 0,
             may_have_begun: Vec::new(),
             status: Arc::default(),

@@ -4,7 +4,7 @@ use super::*;
 use crate::events::SchedulerEvent;
 use crate::stepped_agent::{AgentRig as Rig, deleted_after, wanted_with};
 use ankaios_model::execution_state::WorkloadState;
-use ankaios_model::messages::FromServer;
+use ankaios_model::messages::{FromServer, WorkloadPlan};
 use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_model::workload::RestartPolicy;
 use std::sync::Arc;
@@ -455,6 +455,97 @@ fn an_update_of_a_dependent_that_is_restarted_replaces_it_once() {
     let containers = rig.engine.containers();
     let container = &containers.iter().find(|(id, _)| **id == user).unwrap().1;
     assert_eq!(container.instance, new.instance);
+}
+
+/// A follower of `far` and one of it, which cannot be deleted at the moment.
+fn followers_with_stuck_top() -> Rig {
+    let mut rig = Rig::new();
+    rig.foreign("far", Phase::Running);
+    rig.add(&[follower("user", &["far"]), follower("top", &["user"])]);
+    rig.engine.take_calls();
+    rig.engine.set_stuck("top", true);
+    rig
+}
+
+/// A new version of the follower of `far`, with its old instance name or another one.
+fn new_user(is_renamed: bool) -> AddedWorkload {
+    let config = if is_renamed {
+        format!("{FOLLOWS} # new")
+    } else {
+        FOLLOWS.to_owned()
+    };
+    let mut user = with_config("user", &config, &["far"]);
+    let workload = Arc::make_mut(&mut user.workload);
+    workload.tags.insert("tag".to_owned(), "new".to_owned());
+    user
+}
+
+/// Lets `far` run again and `top` be deleted. Both followers are started once then.
+fn assert_followers_start_once(rig: &mut Rig) {
+    rig.engine.set_stuck("top", false);
+    rig.foreign("far", Phase::Running);
+    rig.agent.pass(Duration::from_secs(600));
+    let calls = calls(rig);
+    for name in ["user", "top"] {
+        assert_eq!(count(&calls, &format!("create {name}")), 1, "{calls:?}");
+        assert_eq!(state_of(rig, name), "Running(Ok)");
+    }
+}
+
+// Its own dependents are stopped at this time, and waiting for them would let it start.
+// [utest->swdd~agent-restarts-with-dependencies~1]
+#[test]
+fn new_version_is_not_started_after_the_end_of_its_dependency() {
+    for is_renamed in [false, true] {
+        let mut rig = followers_with_stuck_top();
+        // The old version cannot be deleted for a moment, so the new one is not started yet.
+        rig.engine.set_stuck("user", true);
+        let old = follower("user", &["far"]).instance;
+        rig.change(&[new_user(is_renamed)], &[deleted_after(&old, &["top"])]);
+        rig.foreign("far", Phase::FailedExecFailed);
+        rig.engine.set_stuck("user", false);
+        rig.agent.pass(Duration::from_secs(600));
+        let calls = calls(&rig);
+        assert_eq!(count(&calls, "create user"), 0, "{is_renamed}: {calls:?}");
+        assert_followers_start_once(&mut rig);
+    }
+}
+
+// As above; the control loop has not followed the target with the new version yet.
+// [utest->swdd~agent-restarts-with-dependencies~1]
+#[test]
+fn new_version_is_not_started_if_its_dependency_ends_at_once() {
+    for is_renamed in [false, true] {
+        let mut rig = followers_with_stuck_top();
+        let old = follower("user", &["far"]).instance;
+        let plan = WorkloadPlan {
+            added: vec![new_user(is_renamed)],
+            deleted: vec![deleted_after(&old, &["top"])],
+        };
+        let scheduler = &mut rig.agent.scheduler;
+        scheduler.on_event(SchedulerEvent::Server(FromServer::UpdateWorkload(plan)));
+        while rig.agent.loops.step() {}
+        rig.agent.step(); // The scheduler has seen `top` stop, and lets `user` be replaced.
+        rig.foreign("far", Phase::FailedExecFailed);
+        rig.agent.pass(Duration::from_secs(600));
+        let calls = calls(&rig);
+        assert_eq!(count(&calls, "delete user"), 1, "{is_renamed}: {calls:?}");
+        assert_eq!(count(&calls, "create user"), 0, "{is_renamed}: {calls:?}");
+        assert_followers_start_once(&mut rig);
+    }
+}
+
+// It has ended by itself, and waits for its own restart while its dependent is stopped.
+// [utest->swdd~agent-restarts-with-dependencies~1]
+#[test]
+fn ended_dependent_is_not_restarted_after_its_dependency_ends() {
+    let mut rig = followers_with_stuck_top();
+    rig.ends("user", 1);
+    rig.foreign("far", Phase::FailedExecFailed);
+    rig.agent.pass(Duration::from_secs(600));
+    let calls = calls(&rig);
+    assert_eq!(count(&calls, "create user"), 0, "{calls:?}");
+    assert_followers_start_once(&mut rig);
 }
 
 #[test]
