@@ -545,7 +545,8 @@ impl Rollouts {
     }
 }
 
-/// Keeps only these fields in each entry of the map `part`.
+/// Keeps only these fields in each entry of the map `part`. The conversion to the wire would leave
+/// out the others as well, but only after masks have selected and memory was counted.
 fn retain_in_entries(fields: &mut Entries, part: &str, kept: &[&str]) {
     let Some(Node::Map(entries)) = fields.get_mut(part) else {
         return;

@@ -2,18 +2,20 @@
 
 use super::{ROLLBACK, config, instance};
 use crate::effects::{Effect, Effects};
-use crate::rollouts::Rollouts;
 use crate::rollouts::accept::{OpenedUpdate, RequestDecision};
 use crate::rollouts::outcome::{RolloutStep, Undo};
+use crate::rollouts::{ReadContext, Rollouts};
 use crate::sessions::{Requester, Rights};
 use crate::subscriptions::ChangedPaths;
 use crate::updates::{CheckedUpdate, DesiredChange, UpdateSource, Updates};
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::health_window::{Failure, FailureCause};
 use ankaios_model::lifecycle::OnFailure;
+use ankaios_model::mask_tree::MaskTree;
 use ankaios_model::messages::{AgentCapabilities, FromServer, PreparedInstance};
+use ankaios_model::node::Node;
 use ankaios_model::prepare_level::PrepareLevel;
-use ankaios_model::workload::Workload;
+use ankaios_model::workload::{ConfigItem, Workload};
 use ankaios_platform::clock::{Clock, SystemClock};
 use ankaios_wire::peer::PeerId;
 use std::collections::BTreeMap;
@@ -183,4 +185,52 @@ fn undo_returns_what_was_in_force_before_the_update() {
     parts.commit(commit);
     let effective = &parts.updates.workloads().effective["web"];
     assert_eq!(effective.instance, instance("web", "1", ""));
+}
+
+/// The names of the fields of an entry.
+fn field_names(entry: Option<&Node>) -> Vec<&str> {
+    let Some(Node::Map(fields)) = entry else {
+        panic!("{entry:?} is no map");
+    };
+    fields.keys().collect()
+}
+
+// The protocol has no other fields: they would cost memory, and masks could select them.
+#[test]
+fn update_is_read_without_its_stored_fields() {
+    let mut parts = Parts::new(true);
+    let workload = Arc::new(Workload::new("A", "podman", &config("2", ROLLBACK)));
+    let change = DesiredChange {
+        workloads: BTreeMap::from([("web".into(), Some(workload))]),
+        configs: BTreeMap::from([("key".to_owned(), Some(ConfigItem::Text("x".to_owned())))]),
+        ..DesiredChange::default()
+    };
+    let workloads = parts.updates.workloads();
+    let checked = workloads.check(change, UpdateSource::Update).unwrap();
+    let RequestDecision::Opened(opened) = parts.decide(checked) else {
+        panic!("it is not guarded");
+    };
+    let number = opened.number().to_string();
+    parts
+        .rollouts
+        .switch_or_stage(*opened, &parts.updates, parts.now);
+    let context = ReadContext {
+        api_version: "v1",
+        is_stored: true,
+        now: parts.now,
+    };
+    let read = |path: &str| {
+        let mask = format!("updates.{number}.{path}");
+        let masks = MaskTree::new([mask.as_str()]);
+        parts.rollouts.read(&masks.named("updates"), context)
+    };
+    let web = read("workloads.web");
+    let fields = field_names(web.at(&[&number, "workloads", "web"]));
+    assert_eq!(fields, ["after", "new", "old"]);
+    let key = read("configs.key");
+    let fields = field_names(key.at(&[&number, "configs", "key"]));
+    assert_eq!(fields, ["after"]);
+    for stored in ["source", "workloads.web.before", "workloads.web.inForce"] {
+        assert_eq!(read(stored), Node::default(), "{stored}");
+    }
 }
