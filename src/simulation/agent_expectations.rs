@@ -80,6 +80,8 @@ struct ForeignState {
 /// The messages to one life of an agent, and the starts and stops that they allow.
 pub(crate) struct AgentExpectations {
     agent: Name,
+    /// The number of the life.
+    life: u64,
     foreign: BTreeMap<InstanceName, ForeignState>,
     instances: Vec<SentInstance>,
     /// The newest of each workload, until its instance is desired again or has ended.
@@ -94,8 +96,9 @@ pub(crate) struct AgentExpectations {
     /// The newest status of each control loop, as it was sent, and as the scheduler has it.
     sent: BTreeMap<Name, Arc<Status>>,
     statuses: BTreeMap<Name, Arc<Status>>,
-    /// Containers that listings have shown as running, until the agent acts on them. The listings
-    /// may be older than their ends, which the agent cannot know.
+    /// Containers of earlier lives that listings have shown as running, until this life starts or
+    /// stops them. It adopts them as running, and their policies restart them without regard to
+    /// dependencies, if they have ended since.
     listed: BTreeSet<ContainerKey>,
     /// The newest conditions of deletes of each workload.
     pub delete_conditions: BTreeMap<Name, Conditions>,
@@ -218,9 +221,10 @@ impl Known<'_> {
 
 impl AgentExpectations {
     /// The life of an agent without a message.
-    pub(crate) fn new(agent: Name) -> Self {
+    pub(crate) fn new(agent: Name, life: u64) -> Self {
         Self {
             agent,
+            life,
             foreign: BTreeMap::new(),
             instances: Vec::new(),
             deletes: BTreeMap::new(),
@@ -456,8 +460,23 @@ impl AgentExpectations {
         }
         self.withdraw(manager, now);
         if !manager.awaits_listings() {
-            self.listed.clear();
+            self.forget_listed(engine);
         }
+    }
+
+    /// Forgets the listed containers that are gone, or that this life has started or stopped.
+    fn forget_listed(&mut self, engine: &SimEngine) {
+        if self.listed.is_empty() {
+            return;
+        }
+        let mut untouched = BTreeSet::new();
+        for container in engine.containers() {
+            let is_earlier = container.is_of_another_life(self.life);
+            if is_earlier && !container.was_stopped_by(self.life) {
+                untouched.insert(ContainerKey::new(&container.instance, &container.runtime));
+            }
+        }
+        self.listed.retain(|listed| untouched.contains(listed));
     }
 
     /// Notes which workloads that are restarted with their dependencies must not be started before
@@ -769,7 +788,7 @@ mod tests {
                 life,
                 engine,
                 clock,
-                expectations: AgentExpectations::new("A".into()),
+                expectations: AgentExpectations::new("A".into(), 1),
             };
             let user = InstanceName::with_id("user", "id", "B");
             let runs = WorkloadState::new(user, ExecutionState::plain(Phase::Running));

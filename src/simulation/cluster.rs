@@ -160,7 +160,7 @@ impl Cluster {
                 name: name.into(),
                 engine: SimEngine::new(&clock, random.fork(), trace.clone(), disturbances.engine),
                 life: None,
-                expectations: AgentExpectations::new(name.into()),
+                expectations: AgentExpectations::new(name.into(), 0),
                 lives: 0,
                 options: LifeOptions {
                     parallel_starts: random.usize(1..=4),
@@ -901,7 +901,7 @@ impl Cluster {
             &self.folder,
             options,
         ));
-        node.expectations = AgentExpectations::new(name);
+        node.expectations = AgentExpectations::new(name, number);
         node.connect_at = Some(self.clock.now());
     }
 

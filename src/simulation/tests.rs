@@ -60,8 +60,10 @@ const FOUND_LAST: [u64; 26] = [
     6201632, 6207407, 6220063, 6221132, 6233195, 6262316, 6271199, 6273304, 6457832, 6460441,
     6499960, 6570323, 6573981, 6629158, 6641034, 880010497,
 ];
-/// Seeds with all kinds of faults that have found something.
+/// Seeds with all kinds of faults but `followers` that have found something.
 const FOUND_HASTY: [u64; 1] = [2037];
+/// Seeds with all kinds of faults that have found something since there are followers.
+const FOUND_NOW: [u64; 2] = [9004333, 9021256];
 /// Events shown of a seed that failed.
 const SHOWN: usize = 200;
 /// Seeds named of those that failed.
@@ -234,7 +236,8 @@ fn faults_make_no_second_container_and_actual_becomes_desired() {
                 .chain(FOUND_SINCE)
                 .chain(less)
                 .chain(FOUND_LAST)
-                .chain(FOUND_HASTY);
+                .chain(FOUND_HASTY)
+                .chain(FOUND_NOW);
             SEEDS.chain(found).chain(fresh..fresh + FRESH).collect()
         }
         (first, count) => {
