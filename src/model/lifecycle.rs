@@ -46,7 +46,7 @@ pub struct Lifecycle {
     /// How far its start is prepared; without it the agent's setting applies.
     pub prepare: Option<PrepareLevel>,
     /// How an update to it is staged and evaluated.
-    pub update: Option<Update>,
+    pub update: Option<UpdateBlock>,
 }
 
 impl Lifecycle {
@@ -284,7 +284,7 @@ impl Default for Terms {
 /// How an update is staged, switched and evaluated.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Update {
+pub struct UpdateBlock {
     /// How far new instances are prepared before old ones are stopped.
     pub stage: PrepareLevel,
     /// The condition for the switch.
@@ -692,7 +692,7 @@ fn check_times(root: &Yaml, lifecycle: &Lifecycle) -> Result<(), LifecycleError>
         let path = [KEY, "alive", "timeoutMs"];
         return Err(LifecycleError::of_node(root, &path, &message));
     }
-    if let Some(Update { terms, .. }) = &lifecycle.update
+    if let Some(UpdateBlock { terms, .. }) = &lifecycle.update
         && terms.deadline <= terms.healthy
     {
         let deadline = terms.deadline.as_millis();

@@ -87,7 +87,7 @@ fn the_documented_block_is_read_as_it_is_written() {
     let (stage, on_failure) = (PrepareLevel::Image, Some(OnFailure::Rollback));
     assert_eq!(
         lifecycle.update,
-        Some(Update {
+        Some(UpdateBlock {
             stage,
             when: Some(when),
             terms,
@@ -193,7 +193,7 @@ fn what_is_left_out_has_the_documented_default() {
         healthy: seconds(10),
         deadline: seconds(120),
     };
-    let update = Update {
+    let update = UpdateBlock {
         stage: PrepareLevel::Create,
         when: None,
         terms,

@@ -21,7 +21,7 @@ use crate::updates::{Revision, UpdateError, Updates};
 
 use ankaios_model::guarded_update::{AGENT_PREFIX, REMEMBERED, UpdateCause, UpdatePhase};
 use ankaios_model::health_window::{self, Failure, HealthWindow};
-use ankaios_model::lifecycle::{self, OnFailure};
+use ankaios_model::lifecycle::{self, OnFailure, UpdateBlock};
 use ankaios_model::mask_tree::Wanted;
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::Name;
@@ -474,7 +474,7 @@ impl Rollouts {
 }
 
 /// The block `update` of a workload, if it has one.
-fn block_of(workload: &Workload) -> Option<lifecycle::Update> {
+fn block_of(workload: &Workload) -> Option<UpdateBlock> {
     let config = &workload.runtime_config;
     // Most configurations do not name it and need not be read. One with a backslash may name it by
     // an escape sequence.

@@ -12,7 +12,7 @@ use crate::updates::Updates;
 
 use ankaios_model::guarded_update::{CANNOT_BE_STAGED, UpdatePhase};
 use ankaios_model::health_window::{Failure, FailureCause};
-use ankaios_model::lifecycle::{self, OnFailure};
+use ankaios_model::lifecycle::{OnFailure, UpdateBlock};
 use ankaios_model::limits::{BACKOFF_FIRST, BACKOFF_MAX, CREATE_AGE_INTERVAL};
 use ankaios_model::messages::{AddedWorkload, FromServer, PreparedInstance};
 use ankaios_model::names::{InstanceName, Name};
@@ -318,7 +318,7 @@ impl Rollouts {
     }
 
     /// The consequence when an instance with this block fails.
-    pub(crate) fn on_failure_of(&self, block: Option<&lifecycle::Update>) -> OnFailure {
+    pub(crate) fn on_failure_of(&self, block: Option<&UpdateBlock>) -> OnFailure {
         match block {
             Some(block) => block.on_failure.unwrap_or(self.on_failure),
             None => self.on_failure,
