@@ -78,7 +78,9 @@ impl Authorizer {
                 masks,
                 restart,
             }) => {
-                if new_state.is_some() || restart.is_empty() {
+                // A request that only restarts workloads has no masks.
+                let only_restarts = new_state.is_none() && !restart.is_empty();
+                if !only_restarts {
                     self.write.check_masks(masks, &mut steps)?;
                 }
                 // The server also checks the dependents of these workloads.
@@ -184,13 +186,14 @@ impl Rules<MaskTree> {
     }
 
     fn check_parts(&self, requested: &[&str], steps: &mut Steps) -> Result<(), Denial> {
-        // A deny rule applies above its mask as well, since the request then contains that part.
+        // A deny rule also applies to a request above its mask, which contains the denied part.
         if let Some(rule) = rule_on(&self.deny, requested, true, steps)? {
             return Err(Denial::DeniedBy {
                 requested: requested.join("."),
                 rule: rule.join("."),
             });
         }
+        // A request for everything needs a rule for every key at the top.
         let for_all = if requested.is_empty() {
             &[WILDCARD]
         } else {
@@ -203,8 +206,8 @@ impl Rules<MaskTree> {
     }
 }
 
-/// Returns a rule that covers the whole request, or, with `in_part`, a part of it. A rule covers
-/// everything below its mask. Only a wildcard covers a wildcard, which stands for every key.
+/// Returns a rule that covers the whole request or, with `in_part`, at least a part of it. A rule
+/// covers everything below its mask.
 fn rule_on<'m>(
     rules: &'m MaskTree,
     requested: &[&str],
@@ -217,13 +220,16 @@ fn rule_on<'m>(
     }
     let mut rest: &[&str] = &[];
     let branches: Vec<&Branch> = match requested.split_first() {
+        // The request contains all rules below, so the first one covers a part of it.
         None if in_part => rules.below.first().into_iter().collect(),
         None => return Ok(None),
         Some((part, parts)) => {
             rest = parts;
             if *part == WILDCARD && in_part {
+                // The request is about every key, and each rule about one of them.
                 rules.below.iter().collect()
             } else {
+                // Only a wildcard of a rule covers every key.
                 rules.on(part).collect()
             }
         }

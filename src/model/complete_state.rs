@@ -93,21 +93,21 @@ pub enum Rendering {
 // [impl->swdd~api-state-map-for-workload-execution-states~1]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkloadStates {
-    entries: BTreeMap<Key, ExecutionState>,
+    entries: BTreeMap<StateKey, ExecutionState>,
     /// The former states of entries that have changed since the last [`Self::take_changed`];
     /// `None` unless changes are observed.
-    changed: Option<BTreeMap<Key, Option<ExecutionState>>>,
+    changed: Option<BTreeMap<StateKey, Option<ExecutionState>>>,
 }
 
 /// An instance, in the order of the tree of states.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct StateKey {
     agent: Name,
     workload: Name,
     id: Name,
 }
 
-impl Key {
+impl StateKey {
     fn new(instance: &InstanceName) -> Self {
         Self {
             agent: instance.agent.clone(),
@@ -137,12 +137,12 @@ impl Key {
 impl WorkloadStates {
     /// The state of `instance`.
     pub fn get(&self, instance: &InstanceName) -> Option<&ExecutionState> {
-        self.entries.get(&Key::new(instance))
+        self.entries.get(&StateKey::new(instance))
     }
 
     /// Stores a state; `Removed` deletes the entry.
     pub fn set(&mut self, instance: &InstanceName, state: ExecutionState) {
-        let key = Key::new(instance);
+        let key = StateKey::new(instance);
         let old = match state.phase {
             Phase::Removed => self.entries.remove(&key),
             _ => self.entries.insert(key.clone(), state),
@@ -188,7 +188,7 @@ impl WorkloadStates {
     /// The entries of `agent`, sorted by workload and id.
     pub fn of_agent(&self, agent: &str) -> impl Iterator<Item = (InstanceName, &ExecutionState)> {
         self.entries
-            .range(Key::first(agent, "")..)
+            .range(StateKey::first(agent, "")..)
             .take_while(move |(key, _)| *key.agent == *agent)
             .map(|(key, state)| (key.instance(), state))
     }
@@ -200,7 +200,7 @@ impl WorkloadStates {
         workload: &str,
     ) -> impl Iterator<Item = (InstanceName, &ExecutionState)> {
         self.entries
-            .range(Key::first(agent, workload)..)
+            .range(StateKey::first(agent, workload)..)
             .take_while(move |(key, _)| *key.agent == *agent && *key.workload == *workload)
             .map(|(key, state)| (key.instance(), state))
     }
@@ -363,7 +363,9 @@ impl DesiredState {
 impl WorkloadStates {
     /// The tree `<agent>.<workload>.<id>.{state,subState,additionalInfo,reason,prepared}`.
     pub fn node(&self) -> Node {
-        let all: Vec<(&Key, &ExecutionState)> = self.entries.iter().collect();
+        // They are sorted, so the states of an agent are neighbours, and so are those of a
+        // workload.
+        let all: Vec<(&StateKey, &ExecutionState)> = self.entries.iter().collect();
         let mut agents = Vec::new();
         for of_agent in all.chunk_by(|(one, _), (next, _)| one.agent == next.agent) {
             let mut workloads = Vec::new();

@@ -20,7 +20,9 @@ pub fn find_cycle<'w>(
     workload: impl Fn(&str) -> Option<&'w Workload>,
     starts: impl IntoIterator<Item = &'w Name>,
 ) -> Option<Vec<Name>> {
+    // Workloads from which no cycle can be reached.
     let mut finished: BTreeSet<&str> = BTreeSet::new();
+    // Workloads on the present way.
     let mut open: BTreeSet<&str> = BTreeSet::new();
     for start in starts {
         let start: &str = start;
@@ -31,6 +33,7 @@ pub fn find_cycle<'w>(
             continue;
         };
         open.insert(start);
+        // Each workload of the way has its dependencies that were not followed yet.
         let mut way = vec![(start, first.dependencies.keys())];
         while let Some((name, rest)) = way.last_mut() {
             let Some(next) = rest.next().map(String::as_str) else {
@@ -40,6 +43,7 @@ pub fn find_cycle<'w>(
                 continue;
             };
             if open.contains(next) {
+                // The cycle begins where `next` is on the way.
                 let names = way.iter().map(|(name, _)| *name);
                 let cycle = names.skip_while(|name| *name != next);
                 return Some(cycle.map(Name::from).collect());
@@ -59,7 +63,7 @@ pub fn find_cycle<'w>(
 pub fn cycle_text(cycle: &[Name]) -> String {
     let mut names: Vec<&str> = cycle.iter().map(|name| &**name).collect();
     let first = names.first().copied().unwrap_or_default();
-    names.extend(names.first().copied());
+    names.extend(names.first().copied()); // The last workload depends on the first one.
     if cycle.len() > SHOWN_MAX {
         let hidden = cycle.len() - SHOWN_MAX;
         names.splice(SHOWN_MAX - 1..SHOWN_MAX - 1 + hidden, ["..."]);

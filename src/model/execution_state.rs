@@ -125,12 +125,13 @@ impl Phase {
         self.state() == "Stopping"
     }
 
-    /// Whether the container has exited. A start that was given up, and a lost container, have not.
+    /// Returns whether the container has exited. A start that was given up has no container, and a
+    /// lost container is not known to have exited.
     pub fn has_ended(self) -> bool {
         matches!(self, Self::Succeeded | Self::FailedExecFailed)
     }
 
-    /// Whether the phase fulfils a dependency with `condition`.
+    /// Returns whether the phase fulfils a dependency with `condition`.
     ///
     /// A start that was given up counts as failed, so that an error handler need not wait for more.
     // [impl->swdd~execution-states-of-workload-dependencies-fulfill-add-conditions~1]
@@ -144,7 +145,7 @@ impl Phase {
         }
     }
 
-    /// Whether the phase of a dependent allows to stop the workload that it depends on.
+    /// Returns whether the phase of a dependent allows to stop the workload that it depends on.
     // [impl->swdd~execution-states-of-workload-dependencies-fulfill-delete-conditions~1]
     pub fn fulfils_delete(self, condition: DeleteCondition) -> bool {
         match (self, condition) {
@@ -224,8 +225,8 @@ impl ExecutionState {
         Self::exited(EXIT_CODE_OF_SIGKILL)
     }
 
-    /// The kernel has killed the workload because it has used all memory up to `limit` bytes, or all
-    /// of the node if it has no limit.
+    /// The kernel has killed the workload because it has used all memory up to `limit` bytes, or
+    /// all of the node if it has no limit.
     pub fn out_of_memory(limit: Option<u64>) -> Self {
         let mut info = OUT_OF_MEMORY.to_owned();
         if let Some(bytes) = limit {
@@ -247,20 +248,20 @@ impl ExecutionState {
         Self::plain(self.phase).because(self.reason)
     }
 
-    /// Whether the workload is not relevant on its node, so that nothing should wait for it.
+    /// Returns whether the workload is not relevant on its node. Then nothing should wait for it.
     pub fn is_inactive(&self) -> bool {
         self.phase == Phase::PendingWaitingToStart && self.reason == Reason::Inactive
     }
 
-    /// Whether the state of a dependent allows to stop the workload that it depends on: as its phase
-    /// says, unless a `gone` condition is awaited.
+    /// Returns whether a dependent in this state allows the workload that it needs to stop. Its
+    /// phase decides, unless its `gone` condition is still awaited.
     pub fn fulfils_delete(&self, condition: DeleteCondition) -> bool {
         let awaits_gone = self.phase.is_stopping() && self.reason == Reason::Gone;
         !awaits_gone && self.phase.fulfils_delete(condition)
     }
 
-    /// The state that follows this one when `incoming` is reported: during a stop, what the
-    /// runtime reports about the container that still exists changes nothing.
+    /// The state after this one when `incoming` is reported. A container that is being stopped
+    /// still exists, so a report of its runtime about it changes nothing.
     // [impl->swdd~api-workload-state-transitions~1]
     pub fn transition(&self, incoming: Self) -> Self {
         let stop_requested = matches!(
@@ -307,14 +308,11 @@ impl fmt::Display for ExecutionState {
 /// The state of a named instance: what agents report.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WorkloadState {
-    /// Whose state.
     pub instance: InstanceName,
-    /// Which state.
     pub state: ExecutionState,
 }
 
 impl WorkloadState {
-    /// Joins both parts.
     pub fn new(instance: InstanceName, state: ExecutionState) -> Self {
         Self { instance, state }
     }

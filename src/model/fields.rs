@@ -39,7 +39,7 @@ pub enum Kind {
     List(&'static Kind),
     /// Any number of keys, each with this below it.
     Map(&'static Kind),
-    /// The same with keys that are names.
+    /// Any number of keys that are names, each with this below it.
     Named(&'static Kind),
     /// A mapping with known fields.
     Object(&'static Object),
@@ -114,7 +114,7 @@ impl Object {
         self.fields.iter().find(|field| field.name == name)
     }
 
-    /// The field that `key` stands for in a manifest, where it may have its old name.
+    /// The field that a `key` of a manifest means: its name, or its old one.
     fn field_in_manifest(&self, key: &str) -> Option<&'static Field> {
         self.fields
             .iter()
@@ -255,13 +255,13 @@ impl Text {
         }
     }
 
-    /// Whether `text` has its form.
+    /// Returns whether `text` has its form.
     fn matches(self, text: &str) -> bool {
         match self {
             Self::Any | Self::Quoted | Self::Scalar => true,
             Self::Version => text == API_VERSION,
             Self::Name => !text.is_empty() && has_name_characters(text),
-            Self::Agent => is_agent(text),
+            Self::Agent => is_agent_with_templates(text),
             Self::Mask => is_filter_mask(text),
             Self::NamePattern => {
                 !text.is_empty()
@@ -298,22 +298,26 @@ impl Text {
     /// # Errors
     /// The message for people.
     pub(crate) fn check(self, text: &str) -> Result<(), String> {
-        match self.length_max() {
-            Some(_) if text.is_empty() => Err("\"\" is shorter than 1 character".to_owned()),
-            Some(max) if text.chars().count() > max => {
-                Err(format!("\"{text}\" is longer than {max} characters"))
+        if let Some(max) = self.length_max() {
+            if text.is_empty() {
+                return Err("\"\" is shorter than 1 character".to_owned());
             }
-            _ if self.matches(text) => Ok(()),
-            _ => Err(format!(
-                "\"{text}\" is not valid, expected {}",
-                self.expected()
-            )),
+            if text.chars().count() > max {
+                return Err(format!("\"{text}\" is longer than {max} characters"));
+            }
         }
+        if self.matches(text) {
+            return Ok(());
+        }
+        Err(format!(
+            "\"{text}\" is not valid, expected {}",
+            self.expected()
+        ))
     }
 }
 
 /// Name characters with any number of `{{alias}}` or `{{alias.key}}` between them; may be empty.
-fn is_agent(text: &str) -> bool {
+fn is_agent_with_templates(text: &str) -> bool {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("{{") {
         let Some((template, behind)) = after.split_once("}}") else {

@@ -57,8 +57,8 @@ named_enum! {
 }
 
 impl UpdateCause {
-    /// The cause that a server without causes means by the reason of an update. Nothing else decides
-    /// by words of it.
+    /// Derives the cause from the words of a reason, for updates of a server that sends no cause.
+    /// No other code decides by these words.
     pub fn from_reason(reason: &str) -> Self {
         let Some((_, why)) = reason.split_once(": ") else {
             return Self::Unhealthy;

@@ -110,6 +110,8 @@ impl MemberStatus {
         *self.member.instance.agent == *agent
     }
 
+    /// Returns whether a condition blocks it, so that the update does not wait for it. A workload
+    /// that was running is awaited anyway, as long as it is relevant on its node.
     fn may_not_run(&self) -> bool {
         if self.state.phase != Phase::PendingWaitingToStart || !self.state.reason.is_block() {
             return false;
@@ -131,6 +133,7 @@ impl MemberStatus {
         }
     }
 
+    /// Takes a state of its own, and notes whether it was started and since when it is healthy.
     fn take(&mut self, state: &ExecutionState, now: Instant) {
         let before = std::mem::replace(&mut self.state, state.clone());
         self.is_started |= match state.phase {
@@ -163,6 +166,7 @@ impl MemberStatus {
         standing == Standing::Healthy && before != standing
     }
 
+    /// The time on its clock, which counts towards its deadline.
     fn clock(&self, now: Instant) -> Duration {
         match self.runs_since {
             Some(since) => self.spent + now.saturating_duration_since(since),
@@ -205,9 +209,10 @@ impl MemberStatus {
 
     /// Marks it as failed. Returns `None` if it already was.
     fn fail(&mut self, cause: FailureCause, details: String) -> Option<Failure> {
-        if std::mem::replace(&mut self.has_failed, true) {
+        if self.has_failed {
             return None;
         }
+        self.has_failed = true;
         Some(Failure {
             workload: self.member.instance.workload.clone(),
             cause,
@@ -267,8 +272,8 @@ impl HealthWindow {
     pub fn merge(&mut self, other: Self) {
         for (name, mut status) in other.members {
             if let Some(known) = self.members.remove(&name) {
-                let of = &mut status.member;
-                of.on_failure = of.on_failure.min(known.member.on_failure);
+                let member = &mut status.member;
+                member.on_failure = member.on_failure.min(known.member.on_failure);
                 if let (Some(at), Some(later)) = (known.deadline_at(), status.deadline_at())
                     && at < later
                 {
@@ -361,8 +366,8 @@ impl HealthWindow {
         failure
     }
 
-    /// Takes the connection of an agent: its next reports are about the instances of its hello.
-    /// Returns whether the update has one of them.
+    /// Notes that an agent has connected: its next states are about the instances that the server
+    /// sends it now. Returns whether the update has an instance of it.
     pub fn agent_came(&mut self, agent: &str, now: Instant) -> bool {
         let mut is_affected = false;
         self.change(
@@ -377,7 +382,7 @@ impl HealthWindow {
         is_affected
     }
 
-    /// Takes the loss of an agent. Returns whether it had started an instance of the update.
+    /// Notes the loss of an agent. Returns whether it had started an instance of the update.
     pub fn agent_left(&mut self, agent: &str, now: Instant) -> bool {
         let mut is_loss = false;
         self.change(

@@ -315,22 +315,24 @@ impl Condition {
         paths.map(String::as_str)
     }
 
-    /// Returns the first unmet entry as text; `None` if all are met. `exists` returns `None` for a
-    /// path that does not respond, which is unmet as well.
+    /// Describes the first entry that is not met; `None` if all are met. `exists` returns `None`
+    /// for a path that does not respond: its entry is not met.
     pub fn unmet(
         &self,
         exists: impl Fn(&str) -> Option<bool>,
         tags: &BTreeMap<String, String>,
     ) -> Option<String> {
-        let both = [
-            (&self.path_exists, true, "does not exist"),
-            (&self.path_missing, false, "exists"),
-        ];
-        for (path, wanted, otherwise) in both {
-            let Some(path) = path else { continue };
+        if let Some(path) = &self.path_exists {
             match exists(path) {
-                Some(found) if found == wanted => {}
-                Some(_) => return Some(format!("{path} {otherwise}")),
+                Some(true) => {}
+                Some(false) => return Some(format!("{path} does not exist")),
+                None => return Some(format!("{path} does not answer")),
+            }
+        }
+        if let Some(path) = &self.path_missing {
+            match exists(path) {
+                Some(false) => {}
+                Some(true) => return Some(format!("{path} exists")),
                 None => return Some(format!("{path} does not answer")),
             }
         }
@@ -586,11 +588,11 @@ pub fn of_config(runtime: &str, config: &str) -> Result<Option<Lifecycle>, Lifec
     of_config_within(runtime, config, &mut { usize::MAX })
 }
 
-/// Reads the block of one of many runtime configurations, whose counted size together is limited to
-/// `left` bytes: other requests wait until all are read.
+/// Reads the block of one of many runtime configurations. `left` is the counted size, in bytes,
+/// that may still be read of all together: other requests wait meanwhile.
 ///
 /// # Errors
-/// As [`of_config`], or if they become larger.
+/// As [`of_config`], or nothing is left.
 pub fn of_config_within(
     runtime: &str,
     config: &str,

@@ -28,7 +28,7 @@ fn bytes(entry: &LogEntry) -> usize {
 pub fn split(entries: Vec<LogEntry>) -> Vec<Vec<LogEntry>> {
     let mut messages: Vec<Vec<LogEntry>> = Vec::new();
     let mut room = 0;
-    let mut put = |entry: LogEntry| {
+    for entry in cut_long_lines(entries) {
         let bytes = bytes(&entry);
         match messages.last_mut() {
             Some(message) if bytes <= room => message.push(entry),
@@ -38,10 +38,16 @@ pub fn split(entries: Vec<LogEntry>) -> Vec<Vec<LogEntry>> {
             }
         }
         room = room.saturating_sub(bytes);
-    };
+    }
+    messages
+}
+
+/// Cuts lines that are longer than a message, and adds a note after each of them.
+fn cut_long_lines(entries: Vec<LogEntry>) -> Vec<LogEntry> {
+    let mut cut = Vec::with_capacity(entries.len());
     for mut entry in entries {
         if bytes(&entry) <= LOG_MESSAGE_MAX {
-            put(entry);
+            cut.push(entry);
             continue;
         }
         let instance = entry.instance.clone();
@@ -50,10 +56,10 @@ pub fn split(entries: Vec<LogEntry>) -> Vec<Vec<LogEntry>> {
             .message
             .truncate(entry.message.floor_char_boundary(end));
         entry.message.push_str(CUT);
-        put(entry);
-        put(LogEntry::line(instance, CUT_NOTE));
+        cut.push(entry);
+        cut.push(LogEntry::line(instance, CUT_NOTE));
     }
-    messages
+    cut
 }
 
 /// Begins the reason why there are no lines, for programs that show it as a line.
@@ -75,8 +81,8 @@ pub fn reason(entry: &LogEntry) -> &str {
     inner.unwrap_or(&entry.message)
 }
 
-/// A line in place of `lines` lines of `instance` that were dropped, because their receiver did not
-/// read as fast as they came.
+/// A line in place of `lines` lines of `instance` that were dropped: they came faster than their
+/// receiver has read.
 pub fn dropped(instance: InstanceName, lines: u64) -> LogEntry {
     let plural = if lines == 1 { "" } else { "s" };
     LogEntry::line(

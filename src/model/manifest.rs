@@ -100,7 +100,7 @@ impl Manifest {
         Self::new(reading, &document.root)
     }
 
-    /// The manifest below a `root` that was read as such.
+    /// Makes a manifest of the content that was read below `root`.
     ///
     /// # Errors
     /// [`ManifestError`] for the first problem.

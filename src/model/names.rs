@@ -12,19 +12,19 @@ use std::sync::Arc;
 /// A short text that many places hold at the same time.
 pub type Name = Arc<str>;
 
-/// Whether `text` consists of `[a-zA-Z0-9_-]` only; true for the empty text.
+/// Returns whether `text` consists of `[a-zA-Z0-9_-]` only; true for the empty text.
 pub fn has_name_characters(text: &str) -> bool {
     text.bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
 }
 
-/// Whether `text` is a name: 1 to 63 bytes of `[a-zA-Z0-9_-]`.
+/// Returns whether `text` is a name: 1 to 63 bytes of `[a-zA-Z0-9_-]`.
 pub fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= NAME_MAX && has_name_characters(text)
 }
 
-/// Whether `text` begins like the name of a commander's connection. No agent has such a name:
-/// responses to it are routed to commanders.
+/// Returns whether `text` begins like the name of a commander's connection. No agent may have such
+/// a name: responses to it are routed to commanders.
 pub fn is_of_commander(text: &str) -> bool {
     text.starts_with("cli-conn") || text.starts_with("commander-conn")
 }
@@ -81,7 +81,9 @@ impl InstanceName {
     /// Reads `<workload>.<id>.<agent>`; `None` unless there are exactly three parts.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('.');
-        let (workload, id, agent) = (parts.next()?, parts.next()?, parts.next()?);
+        let workload = parts.next()?;
+        let id = parts.next()?;
+        let agent = parts.next()?;
         if parts.next().is_some() {
             return None;
         }

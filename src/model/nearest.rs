@@ -13,16 +13,17 @@ pub fn meant<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> String
 /// Returns the candidate that is most similar to `name`, if one is similar enough.
 pub fn nearest<'c>(name: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let lower = name.to_lowercase();
-    let mut best: Option<(usize, &str)> = None;
+    let mut best = None;
+    let mut shortest = usize::MAX;
     for candidate in candidates {
-        let Some(distance) = distance(&lower, candidate) else {
-            continue;
-        };
-        if best.is_none_or(|(shortest, _)| distance < shortest) {
-            best = Some((distance, candidate));
+        if let Some(distance) = distance(&lower, candidate)
+            && distance < shortest
+        {
+            shortest = distance;
+            best = Some(candidate);
         }
     }
-    best.map(|(_, candidate)| candidate)
+    best
 }
 
 /// Returns by how many edits `candidate` differs from a lower-case name; `None` if by too many.

@@ -116,7 +116,7 @@ impl Node {
     /// Reads a value; errors name the path below `key`.
     pub fn read<'n, T: Deserialize<'n>>(&'n self, key: &'n str) -> Result<T, StateError> {
         T::deserialize(NodeReader {
-            step: Step::Key(key),
+            step: NodeStep::Key(key),
             node: self,
         })
     }
@@ -152,7 +152,7 @@ impl Node {
         }
     }
 
-    /// Whether this is a map or a list without entries.
+    /// Returns whether this is a map or a list without entries.
     pub fn is_empty_container(&self) -> bool {
         match self {
             Self::Map(map) => map.is_empty(),
@@ -244,12 +244,12 @@ impl de::Error for StateError {
 /// The deserializer of a node. It knows the key or index that leads to the node; keys are joined to
 /// a path only for an error, since a long key may have many nodes below it.
 struct NodeReader<'n> {
-    step: Step<'n>,
+    step: NodeStep<'n>,
     node: &'n Node,
 }
 
 /// One step of a path.
-enum Step<'n> {
+enum NodeStep<'n> {
     Key(&'n str),
     Index(usize),
 }
@@ -266,8 +266,8 @@ impl NodeReader<'_> {
             path.insert(0, '.');
         }
         match self.step {
-            Step::Key(key) => path.insert_str(0, key),
-            Step::Index(index) => path.insert_str(0, &index.to_string()),
+            NodeStep::Key(key) => path.insert_str(0, key),
+            NodeStep::Index(index) => path.insert_str(0, &index.to_string()),
         }
         Err(error)
     }
@@ -290,14 +290,14 @@ impl<'de> Deserializer<'de> for NodeReader<'de> {
             Node::Number(number) => visitor.visit_u64(*number),
             Node::List(items) => {
                 let items = items.iter().enumerate().map(|(index, node)| NodeReader {
-                    step: Step::Index(index),
+                    step: NodeStep::Index(index),
                     node,
                 });
                 SeqDeserializer::new(items).deserialize_any(visitor)
             }
             Node::Map(entries) => {
                 let entries = entries.iter().map(|(key, node)| {
-                    let step = Step::Key(key);
+                    let step = NodeStep::Key(key);
                     (key, NodeReader { step, node })
                 });
                 MapDeserializer::new(entries).deserialize_any(visitor)

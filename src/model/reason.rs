@@ -66,7 +66,7 @@ impl Reason {
         Self::ALL.get(index).copied()
     }
 
-    /// Whether a waiting workload cannot start until its own conditions change.
+    /// Returns whether a waiting workload cannot start until its own conditions change.
     pub fn is_block(self) -> bool {
         matches!(
             self,
@@ -79,8 +79,8 @@ impl Reason {
         )
     }
 
-    /// Whether the text is the result of a condition in the workload's `lifecycle:` block, or of
-    /// the preparation of its start.
+    /// Returns whether the text is the result of a condition in the workload's `lifecycle:` block,
+    /// or of the preparation of its start.
     pub fn is_of_lifecycle(self) -> bool {
         matches!(
             self,
@@ -137,9 +137,8 @@ pub fn waits_for_blocked(name: &str) -> String {
 }
 
 impl ExecutionState {
-    /// The state that a program without reasons means by this text: other implementations, older
-    /// programs, and newer ones whose reason is unknown here. Nothing else decides by words of a
-    /// text.
+    /// Derives the reason of a state from the words of its text, for programs that send no reason,
+    /// or one that is unknown here. No other code decides by these words.
     pub fn from_text(phase: Phase, info: impl Into<Arc<str>>) -> Self {
         let info = info.into();
         let mut prepared = PrepareLevel::None;
@@ -172,8 +171,8 @@ impl ExecutionState {
         }
     }
 
-    /// The reason to send: absent when there is none and the text does not mean another one to a
-    /// program without reasons.
+    /// The reason to send. It is left out if there is none, unless the receiver would derive one
+    /// from the text.
     pub fn sent_reason(&self) -> Option<Reason> {
         if self.reason == Reason::None && self.by_text().reason == Reason::None {
             return None;
@@ -181,7 +180,8 @@ impl ExecutionState {
         Some(self.reason)
     }
 
-    /// The level of preparation to send, likewise.
+    /// The level of preparation to send. It is left out if there is none, unless the receiver would
+    /// derive one from the text.
     pub fn sent_level(&self) -> Option<PrepareLevel> {
         if self.prepared == PrepareLevel::None && self.by_text().prepared == PrepareLevel::None {
             return None;
@@ -196,15 +196,17 @@ impl ExecutionState {
 
 /// How far the start of a waiting workload is prepared.
 fn prepared_in(info: &str) -> PrepareLevel {
-    let mut level = None;
+    let mut level = "";
     for part in info.split(PARTS_SEPARATOR) {
-        level = part.strip_prefix(PREPARED_PREFIX).or(level);
+        if let Some(text) = part.strip_prefix(PREPARED_PREFIX) {
+            level = text;
+        }
     }
-    level.and_then(PrepareLevel::parse).unwrap_or_default()
+    PrepareLevel::parse(level).unwrap_or_default()
 }
 
-/// Why a workload waits: what blocks it comes first in the text, then how far it is prepared, and
-/// the workloads that it waits for.
+/// The reason why a workload waits, from the first part of its text that is not about the level of
+/// preparation.
 fn waiting_reason(info: &str) -> Reason {
     let prefixes = [
         (ACTIVATION_PREFIX, Reason::Activation),

@@ -37,8 +37,8 @@ impl Refusal {
         Self::ALL.get(index).copied()
     }
 
-    /// The reason that a server without reasons means by this text. Nothing else decides by words
-    /// of a refusal.
+    /// Derives the reason from the words of a refusal, for servers that send no reason. No other
+    /// code decides by these words.
     fn from_text(text: &str) -> Self {
         if text.starts_with(NO_STATE) {
             return Self::NoState;
@@ -83,8 +83,8 @@ impl ErrorResponse {
         Self { text, refusal }
     }
 
-    /// The reason to send: absent when there is none and the text does not mean another one to a
-    /// program that receives no reason.
+    /// The reason to send. It is left out if there is none, unless the receiver would derive one
+    /// from the text.
     pub fn sent_refusal(&self) -> Option<Refusal> {
         if self.refusal == Refusal::None && Refusal::from_text(&self.text) == Refusal::None {
             return None;

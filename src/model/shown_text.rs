@@ -28,14 +28,13 @@ pub fn acts_on_terminal(character: char) -> bool {
 /// Appends a `sentence` to `text`, which gets a full stop if it has none: errors of engines mostly
 /// have none. `text` is cut so that both have at most `bytes_max` bytes.
 pub fn with_sentence(text: &str, sentence: &str, bytes_max: usize) -> String {
-    let between = ". ";
-    let room = bytes_max.saturating_sub(sentence.len() + between.len());
+    let room = bytes_max.saturating_sub(". ".len() + sentence.len());
     let text = text[..text.floor_char_boundary(room)].trim_end();
     if text.is_empty() {
         return sentence.to_owned();
     }
     let is_ended = text.ends_with(['.', '!', '?', ':', ';']);
-    let between = if is_ended { " " } else { between };
+    let between = if is_ended { " " } else { ". " };
     format!("{text}{between}{sentence}")
 }
 
@@ -86,19 +85,20 @@ pub fn password_in(text: &str) -> Option<Range<usize>> {
     let name = without_digest(text);
     // The last '@' ends the password, which may contain others.
     let end = name.rfind('@')?;
-    let scheme = name[..end].find("://").map(|at| at + "://".len());
-    let has_scheme = scheme.is_some();
-    let begin = scheme.unwrap_or_default();
+    let scheme_end = name[..end].find("://").map(|at| at + "://".len());
+    let has_scheme = scheme_end.is_some();
+    let begin = scheme_end.unwrap_or_default();
     let user_info = &name[begin..end];
-    let user = match user_info.split_once(':') {
-        // Without a scheme it may be a path, as in `docker-archive:/tmp/image@0`.
-        Some((_, password)) if !has_scheme && password.starts_with('/') => return None,
-        Some((user, _)) => user,
-        // A token without a user.
-        None if has_scheme && !user_info.contains('/') => return not_empty(begin..end),
-        None => return None,
+    let Some((user, password)) = user_info.split_once(':') else {
+        // Behind a scheme it may be a token without a user.
+        if has_scheme && !user_info.contains('/') {
+            return not_empty(begin..end);
+        }
+        return None;
     };
-    if user.contains('/') {
+    // Without a scheme it may be a path, as in `docker-archive:/tmp/image@0`.
+    let may_be_path = !has_scheme && password.starts_with('/');
+    if may_be_path || user.contains('/') {
         return None;
     }
     not_empty(begin + user.len() + 1..end)

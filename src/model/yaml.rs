@@ -356,7 +356,7 @@ struct Reader {
     /// Lines of the text when it is written again; each may be indented.
     lines: usize,
     /// Lists and mappings that have not ended.
-    open: Vec<Open>,
+    open: Vec<OpenCollection>,
     /// Nodes by anchor; `None` while one has not ended.
     anchors: HashMap<String, Option<Anchored>>,
     /// The outermost nodes of the documents.
@@ -371,7 +371,7 @@ struct Size {
 }
 
 /// A list or mapping that has not ended.
-struct Open {
+struct OpenCollection {
     at: Location,
     anchor: Option<String>,
     /// Size of the text before it.
@@ -421,15 +421,18 @@ struct CoreTag {
 }
 
 impl CoreTag {
+    fn new(kinds: &'static [Plain], expected: &'static str) -> Self {
+        Self { kinds, expected }
+    }
+
     fn of(tag: &str) -> Option<Self> {
-        let (kinds, expected): (&[Plain], _) = match tag.strip_prefix("tag:yaml.org,2002:")? {
-            "null" => (&[Plain::Null], "null"),
-            "bool" => (&[Plain::Boolean], "a boolean"),
-            "int" => (&[Plain::Integer], "an integer"),
-            "float" => (&[Plain::Integer, Plain::Float], "a float"),
-            _ => return None,
-        };
-        Some(Self { kinds, expected })
+        match tag.strip_prefix("tag:yaml.org,2002:")? {
+            "null" => Some(Self::new(&[Plain::Null], "null")),
+            "bool" => Some(Self::new(&[Plain::Boolean], "a boolean")),
+            "int" => Some(Self::new(&[Plain::Integer], "an integer")),
+            "float" => Some(Self::new(&[Plain::Integer, Plain::Float], "a float")),
+            _ => None,
+        }
     }
 }
 
@@ -478,8 +481,9 @@ impl Reader {
                 } => {
                     let before = self.size();
                     let breaks = text.matches('\n').count();
-                    self.spend(&properties, text.len(), 1 + breaks)?;
+                    self.spend(&properties, text.len(), breaks + 1)?;
                     let tag = properties.tag.as_deref();
+                    // A merge key has its tag, or neither a tag nor quotes.
                     let may_merge = match tag {
                         Some(tag) => tag == MERGE_TAG,
                         None => is_plain,
@@ -515,7 +519,7 @@ impl Reader {
         } else {
             Items::List(Vec::new())
         };
-        self.open.push(Open {
+        self.open.push(OpenCollection {
             at,
             anchor: properties.anchor,
             before,
@@ -527,7 +531,7 @@ impl Reader {
 
     /// Ends the list or map that was started last.
     fn end(&mut self) -> Result<(), YamlError> {
-        let Some(Open {
+        let Some(OpenCollection {
             at,
             anchor,
             before,
@@ -560,6 +564,7 @@ impl Reader {
         self.node(Yaml { content, at }, anchor, before, height + 1)
     }
 
+    /// Adds the node of an anchor once more.
     fn alias(&mut self, anchor: &str, at: Location) -> Result<(), YamlError> {
         match self.anchors.get(anchor).cloned() {
             Some(Some(Anchored {
@@ -605,7 +610,10 @@ impl Reader {
         self.count(tag.len(), 0, true)
     }
 
-    /// Adds to the counted size; an error if that becomes too large.
+    /// Adds a part of the text to the counted size. `is_added`: an alias or a tag adds it.
+    ///
+    /// # Errors
+    /// The text becomes too large.
     fn count(&mut self, bytes: usize, lines: usize, is_added: bool) -> Result<(), YamlError> {
         // A line counts two bytes for each list and mapping around it: its indentation when it is
         // written again.
@@ -616,23 +624,30 @@ impl Reader {
         if is_added {
             self.added = self.added.saturating_add(bytes);
         }
-        // Aliases and merge keys may add as much to a file as fits into a message.
-        let (counted, max, longer) = match self.origin {
-            Origin::Own => (self.added, MESSAGE_MAX, " longer"),
-            Origin::Others => (self.bytes, OTHERS_MAX, ""),
-        };
-        if counted.saturating_add(self.merged) <= max {
-            return Ok(());
+        match self.origin {
+            // The user's own file may be of any size, but aliases, tags and merge keys may add only
+            // as much to it as fits into a message.
+            Origin::Own if self.added.saturating_add(self.merged) > MESSAGE_MAX => {
+                Err(self.too_large(&format!("{MESSAGE_MAX} bytes longer")))
+            }
+            Origin::Others if self.bytes.saturating_add(self.merged) > OTHERS_MAX => {
+                Err(self.too_large(&format!("{OTHERS_MAX} bytes")))
+            }
+            Origin::Own | Origin::Others => Ok(()),
         }
+    }
+
+    /// The error of a text that becomes more than `size`, such as `4194304 bytes`.
+    fn too_large(&self, size: &str) -> YamlError {
         let when = if self.anchors.is_empty() {
             "it is read"
         } else {
             "its aliases are followed"
         };
-        Err(YamlError::whole(format!(
-            "the YAML text becomes more than {max} bytes{longer} when {when} (each node counts {NODE_BYTES} bytes beside \
-             its text); use fewer aliases or several smaller texts"
-        )))
+        YamlError::whole(format!(
+            "the YAML text becomes more than {size} when {when} (each node counts {NODE_BYTES} bytes beside its text); \
+             use fewer aliases or several smaller texts"
+        ))
     }
 
     /// Adds a complete node to the list or mapping around it, and remembers it by its anchor.
@@ -677,7 +692,7 @@ impl Reader {
 
     /// Marks the last scalar as a merge key, if it is a key at all.
     fn mark_merge_key(&mut self) {
-        if let Some(Open {
+        if let Some(OpenCollection {
             items: Items::Map(map),
             ..
         }) = self.open.last_mut()
@@ -744,6 +759,7 @@ impl Reader {
         Err(error)
     }
 
+    /// The content of a scalar: a text, or what its tag or its form make of it.
     fn scalar(
         &self,
         tag: Option<&str>,

@@ -121,12 +121,12 @@ struct At<'a> {
     node: &'a Yaml,
     /// The node above; `None` for the outermost one.
     parent: Option<&'a At<'a>>,
-    step: Step<'a>,
+    step: PathStep<'a>,
 }
 
 /// One step of a path.
 #[derive(Clone, Copy)]
-enum Step<'a> {
+enum PathStep<'a> {
     /// To the outermost node.
     Top,
     Key(&'a str),
@@ -140,7 +140,7 @@ impl<'a> At<'a> {
             key_at: root.at,
             node: root,
             parent: None,
-            step: Step::Top,
+            step: PathStep::Top,
         }
     }
 
@@ -150,7 +150,7 @@ impl<'a> At<'a> {
             key_at: key.at,
             node,
             parent: Some(self),
-            step: Step::Key(name),
+            step: PathStep::Key(name),
         }
     }
 
@@ -160,7 +160,7 @@ impl<'a> At<'a> {
             key_at: node.at,
             node,
             parent: Some(self),
-            step: Step::Index(index),
+            step: PathStep::Index(index),
         }
     }
 
@@ -174,6 +174,14 @@ impl<'a> At<'a> {
         self.node.get(key).is_some()
     }
 
+    /// Returns whether the node has an entry `key` that is not an empty mapping.
+    fn has_content(&self, key: &str) -> bool {
+        match self.node.get(key) {
+            Some(node) => !matches!(&node.content, Content::Map(entries) if entries.is_empty()),
+            None => false,
+        }
+    }
+
     /// The path from the outermost node, as people write it or as a JSON pointer.
     fn path(&self, is_pointer: bool) -> String {
         let above = match self.parent {
@@ -181,14 +189,14 @@ impl<'a> At<'a> {
             None => String::new(),
         };
         match self.step {
-            Step::Top => above,
-            Step::Key(key) if is_pointer => {
+            PathStep::Top => above,
+            PathStep::Key(key) if is_pointer => {
                 format!("{above}/{}", key.replace('~', "~0").replace('/', "~1"))
             }
-            Step::Index(index) if is_pointer => format!("{above}/{index}"),
-            Step::Key(key) if above.is_empty() => key.to_owned(),
-            Step::Key(key) => format!("{above}.{key}"),
-            Step::Index(index) => format!("{above}[{index}]"),
+            PathStep::Index(index) if is_pointer => format!("{above}/{index}"),
+            PathStep::Key(key) if above.is_empty() => key.to_owned(),
+            PathStep::Key(key) => format!("{above}.{key}"),
+            PathStep::Index(index) => format!("{above}[{index}]"),
         }
     }
 
@@ -196,7 +204,7 @@ impl<'a> At<'a> {
     /// text of one line is expected.
     fn multiline_advice(&self) -> Option<String> {
         match self.step {
-            Step::Key(key) if TEXTS_OF_LINES.contains(&key) => Some(format!(
+            PathStep::Key(key) if TEXTS_OF_LINES.contains(&key) => Some(format!(
                 "write `{key}: |` and leave the lines below it as they are"
             )),
             _ => None,
@@ -229,14 +237,16 @@ impl<'a> At<'a> {
         self.problem(format!("expected {expected}, found {found}"))
     }
 
-    /// The outermost mapping of a manifest or `runtimeConfig` may be empty.
+    /// Returns whether null stands for an empty mapping: at the top of a manifest or
+    /// `runtimeConfig`.
     fn may_be_null(&self) -> bool {
         self.parent.is_none() && matches!(self.rules, DocumentKind::Manifest | DocumentKind::Engine)
     }
 
-    /// A state may be given in part, but each item of its lists only as a whole.
+    /// Returns whether required fields must not be missing. A state may be given in part, but each
+    /// item of its lists only as a whole.
     fn is_whole(&self) -> bool {
-        self.rules != DocumentKind::State || matches!(self.step, Step::Index(_))
+        self.rules != DocumentKind::State || matches!(self.step, PathStep::Index(_))
     }
 }
 
@@ -264,6 +274,8 @@ impl FieldReader<'_> {
         self.noted::<()>(at.problem(message));
     }
 
+    /// The problem of a node with a wrong type. `schema_type` is the name that validators of the
+    /// JSON schema use.
     fn wrong_type<T>(&self, at: &At<'_>, expected: &str, schema_type: &str) -> Result<T, Problem> {
         match at.rules {
             DocumentKind::Schema => {
@@ -282,6 +294,7 @@ impl FieldReader<'_> {
         }
     }
 
+    /// The problem of a node that lacks a required field, or has none of several.
     fn missing<T>(&self, at: &At<'_>, fields: &[&str]) -> Result<T, Problem> {
         match at.rules {
             DocumentKind::Schema => {
@@ -350,22 +363,24 @@ impl FieldReader<'_> {
     }
 
     fn text(&self, at: &At<'_>, text: Text) -> Result<Node, Problem> {
-        let any = if at.rules == DocumentKind::Engine {
+        let scalar = if at.rules == DocumentKind::Engine {
             at.node.source()
         } else {
             at.node.scalar()
         };
-        let takes_any = match at.rules {
+        let takes_any_scalar = match at.rules {
             DocumentKind::Schema => false,
             DocumentKind::Block => text == Text::Scalar,
             DocumentKind::Manifest => text != Text::Quoted,
             DocumentKind::State | DocumentKind::Engine => true,
         };
-        // First the advice, if this is not an acceptable text.
-        let advice = match any {
-            Some(found) if takes_any || matches!(at.node.content, Content::Text(_)) => {
-                return self.checked_text(at, text, found);
-            }
+        if let Some(found) = scalar
+            && (takes_any_scalar || matches!(at.node.content, Content::Text(_)))
+        {
+            return self.checked_text(at, text, found);
+        }
+        // It is no text: report that with an advice, if there is one.
+        let advice = match scalar {
             Some(_) if at.node.is_null() => None,
             Some(_) => Some("put it in quotes".to_owned()),
             None => at.multiline_advice(),
@@ -543,26 +558,31 @@ impl FieldReader<'_> {
         }
     }
 
+    /// Checks the fields of which at least one is required, then those of which exactly one is.
     fn check_groups(&self, at: &At<'_>, object: &Object) -> Result<(), Problem> {
-        let is_missing = |name: &&str| match at.node.get(name) {
-            Some(node) => matches!(&node.content, Content::Map(entries) if entries.is_empty()),
-            None => true,
-        };
-        if at.is_whole() && !object.any_of.is_empty() && object.any_of.iter().all(is_missing) {
-            return self.missing(at, object.any_of);
+        if at.is_whole() && !object.any_of.is_empty() {
+            let mut names = object.any_of.iter();
+            let has_one = names.any(|name| at.has_content(name));
+            if !has_one {
+                return self.missing(at, object.any_of);
+            }
+        }
+        if object.one_of.is_empty() {
+            return Ok(());
         }
         let mut found = object.one_of.iter().filter(|name| at.has(name));
-        match (found.next(), found.next()) {
-            (None, _) if !object.one_of.is_empty() => {
-                at.problem(format!("one of {} is needed", alternatives(object.one_of)))
-            }
-            (Some(first), Some(second)) => at.problem(format!(
+        let Some(first) = found.next() else {
+            return at.problem(format!("one of {} is needed", alternatives(object.one_of)));
+        };
+        match found.next() {
+            Some(second) => at.problem(format!(
                 "'{first}' and '{second}' are both there, only one can be"
             )),
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
+    /// Reads the value of a field. Null stands for an empty value in some fields and documents.
     fn field(&mut self, at: &At<'_>, field: &Field) -> Result<Node, Problem> {
         let null_is_empty = match (at.rules, field.kind) {
             (DocumentKind::Manifest, Kind::Object(_)) => true,
@@ -609,16 +629,22 @@ impl FieldReader<'_> {
             Content::List(_) => "sequence",
             _ => "a scalar",
         };
+        // The shape that the version of a manifest requires, if the tags have another one.
         let required = match version {
-            API_VERSION if found != "mapping" => "mapping (key-value pairs)",
-            API_VERSION_DEPRECATED if found != "sequence" => "sequence (list of key-value entries)",
-            _ if found == "sequence" && at.rules == DocumentKind::Manifest => {
+            API_VERSION if found != "mapping" => Some("mapping (key-value pairs)"),
+            API_VERSION_DEPRECATED if found != "sequence" => {
+                Some("sequence (list of key-value entries)")
+            }
+            _ => None,
+        };
+        let Some(required) = required else {
+            if found == "sequence" && at.rules == DocumentKind::Manifest {
                 return self.tag_list(at);
             }
-            _ => return self.map(at, Kind::Text(Text::Quoted), false),
+            return self.map(at, Kind::Text(Text::Quoted), false);
         };
         let workload = match at.parent.map(|workload| workload.step) {
-            Some(Step::Key(name)) => name,
+            Some(PathStep::Key(name)) => name,
             _ => "",
         };
         let message = format!(

@@ -79,10 +79,6 @@ impl<'t> Events<'t> {
                     return Err(self.failure());
                 }
                 let event = &*raw.as_ptr();
-                let properties = |anchor: *const u8, tag: *const u8| Properties {
-                    anchor: text(anchor),
-                    tag: text(tag),
-                };
                 let found = match event.type_ {
                     sys::YAML_DOCUMENT_START_EVENT => Some(Event::DocumentStart),
                     sys::YAML_DOCUMENT_END_EVENT => Some(Event::DocumentEnd),
@@ -130,28 +126,27 @@ impl<'t> Events<'t> {
         }
     }
 
-    /// What the parser could not go on with.
+    /// The problem of the parser, with its place and context.
     #[allow(unsafe_code)]
     fn failure(&self) -> YamlError {
-        // SAFETY: the parser was initialised by `new`. Its texts are null or end with a zero.
-        let (problem, offset, [at, context_at], context) = unsafe {
-            let parser = &*self.parser.as_ptr();
-            let marks = [parser.problem_mark, parser.context_mark].map(Location::of);
-            (
-                text(parser.problem.cast()),
-                parser.problem_offset,
-                marks,
-                text(parser.context.cast()),
-            )
-        };
+        // SAFETY: the parser was initialised by `new`.
+        let parser = unsafe { &*self.parser.as_ptr() };
+        // SAFETY: the text is null or ends with a zero.
+        let problem = unsafe { text(parser.problem.cast()) };
+        // SAFETY: the text is null or ends with a zero.
+        let context = unsafe { text(parser.context.cast()) };
+        let at = Location::of(parser.problem_mark);
         let mut message =
             problem.unwrap_or_else(|| "libyaml parser failed but there is no error".to_owned());
-        match at {
-            Location::BEGIN if offset != 0 => message.push_str(&format!(" at position {offset}")),
-            _ => message.push_str(&at.suffix()),
+        let offset = parser.problem_offset;
+        if at == Location::BEGIN && offset != 0 {
+            message.push_str(&format!(" at position {offset}"));
+        } else {
+            message.push_str(&at.suffix());
         }
         if let Some(context) = context {
             message.extend([", ", &context]);
+            let context_at = Location::of(parser.context_mark);
             if context_at != at {
                 message.push_str(&context_at.suffix());
             }
@@ -162,10 +157,26 @@ impl<'t> Events<'t> {
 
 impl Location {
     fn of(mark: sys::yaml_mark_t) -> Self {
-        let count = |from_zero| u32::try_from(from_zero).unwrap_or(u32::MAX - 1) + 1;
         Self {
-            line: count(mark.line),
-            column: count(mark.column),
+            line: from_one(mark.line),
+            column: from_one(mark.column),
+        }
+    }
+}
+
+/// A number that counts from 1, of one that counts from 0.
+fn from_one(from_zero: u64) -> u32 {
+    u32::try_from(from_zero).unwrap_or(u32::MAX - 1) + 1
+}
+
+/// SAFETY: each is null, or the beginning of a text that ends with a zero.
+#[allow(unsafe_code)]
+unsafe fn properties(anchor: *const u8, tag: *const u8) -> Properties {
+    // SAFETY: as the caller says.
+    unsafe {
+        Properties {
+            anchor: text(anchor),
+            tag: text(tag),
         }
     }
 }
