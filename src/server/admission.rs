@@ -1,16 +1,16 @@
 //! Admission: the decision whether a request is served now, stays pending, or is refused.
 //!
-//! Pending are updates while mutating hooks work on an earlier one; requests of a peer while a
-//! response for it is not sent yet, so that no response is built before it can be sent; and
-//! requests of a throttled requester.
+//! A request stays pending for one of three reasons: it is an update, and mutating hooks work on an
+//! earlier one; an earlier response to its peer is not sent yet, and no response is built before it
+//! can be sent; or its requester is throttled.
 //!
-//! One rule makes the server's thread fair: after using it for `t`, a requester is throttled for `9
-//! t`: it is served only if no other request is pending. Workloads are throttled with their agent,
-//! and commanders with all others of their certificate, address or user, so that further
-//! connections give no further time. All messages of agents are debited; while an agent is
-//! throttled and other messages wait, its stream is read no further. A single client is never
-//! delayed by that; many throttled ones share the remaining time. The oldest request comes first,
-//! and responses to one requester keep their order.
+//! One rule makes the server's thread fair: after using it for `t`, a requester is throttled for
+//! `9 t`. While throttled, it is served only if no other request is pending. Workloads are
+//! throttled with their agent, and commanders with all others of their certificate, address or
+//! user, so that further connections give no further time. All messages of agents are debited;
+//! while an agent is throttled and other messages wait, its stream is read no further. A single
+//! client is never delayed by that; many throttled ones share the remaining time. The oldest
+//! request comes first, and responses to one requester keep their order.
 //!
 //! Two bounds apply: the number of requests of one requester, and the bytes of all pending
 //! requests. When the bytes are used up, the source that has most of them loses its newest request.
@@ -29,26 +29,26 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// Time for which a requester is throttled, as a multiple of the time that the server worked for
-/// it: a busy requester has a tenth of the server's time.
+/// Time of throttling for each unit of time that the server has worked for a requester. So a busy
+/// requester has a tenth of the server's time.
 const THROTTLE_FACTOR: u32 = 9;
-/// Debt of a requester, in time of throttling, up to which it is not throttled. Reads and updates
-/// take milliseconds.
+/// Debt, in time of throttling, that a requester may have without being throttled. Reads and
+/// updates take milliseconds.
 const THROTTLE_FREE: Duration = Duration::from_millis(10 * THROTTLE_FACTOR as u64);
 /// Longest throttling: an update of thousands of workloads does not delay its sender for minutes.
 const THROTTLE_MAX: Duration = Duration::from_secs(10);
 
-/// Pending requests of one requester. Our agents pass on one of a workload at a time, other
-/// implementations all. Those of a commander keep their slots in the inbox, so its connection is
-/// read no further and none is refused.
+/// Limit of pending requests of one requester. Our agents send one request of each workload at a
+/// time; other implementations send all of them. Requests of a commander keep their slots in the
+/// inbox, so its connection is read no further and none is refused.
 pub(crate) const PENDING_OF_REQUESTER: usize = 16;
 const _: () = assert!(PENDING_OF_REQUESTER >= SERVER_INBOX_OF_STREAM);
 /// Memory of all pending requests, in bytes. A single one may be larger.
 const PENDING_BYTES: usize = 6 * 1024 * 1024;
-/// Bytes that a smaller request counts as, which bounds the number of requests to 512: each
-/// decision examines all of them.
+/// Bytes that a request counts at least. So there are at most 512 requests: each decision examines
+/// all of them.
 const PENDING_BYTES_LEAST: usize = 12 * 1024;
-/// Bytes that a larger request counts as, so that the other half is left to small ones.
+/// Bytes that a request counts at most, so that half of the capacity is left to small ones.
 const PENDING_BYTES_MOST: usize = PENDING_BYTES / 2;
 
 /// The error when too many requests of a requester are pending.
@@ -65,8 +65,8 @@ pub(crate) struct PendingRequest {
     pub(crate) requester: Requester,
     pub(crate) key: RequestKey,
     pub(crate) content: RequestContent,
-    /// Its memory. This and its buckets are computed once, since each decision examines those of
-    /// all requests.
+    /// Its memory. Like its buckets, this is computed once, since each decision reads it of all
+    /// requests.
     bytes: usize,
     buckets: TokenBuckets,
     /// Its slot in the inbox, if it keeps that.
@@ -91,7 +91,7 @@ impl PendingRequest {
         }
     }
 
-    /// Whether it is served beyond its response.
+    /// Returns whether it begins a subscription.
     fn is_subscription(&self) -> bool {
         match &self.content {
             RequestContent::Logs(_) => true,
@@ -100,7 +100,7 @@ impl PendingRequest {
         }
     }
 
-    /// Whether its response may be large.
+    /// Returns whether its response may be large.
     fn has_large_response(&self) -> bool {
         has_large_response(&self.content)
     }
@@ -139,13 +139,15 @@ struct PendingOfSource {
     bytes: usize,
 }
 
-/// The empty token buckets of a requester. The order is that in which requests are served: requests
-/// of throttled sources last, then those of throttled streams and requesters.
+/// The empty token buckets of a requester. The lowest value is served first: a requester without an
+/// empty bucket before all others, and one with an empty bucket of its source after all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Throttled {
     /// Whether the bucket of its agent, certificate, address or user is empty.
     source: bool,
+    /// Whether the bucket of its stream is empty.
     stream: bool,
+    /// Whether its own bucket is empty, on the stream of an agent that of its workload.
     own: bool,
 }
 
@@ -183,7 +185,7 @@ impl Default for Admission {
     }
 }
 
-/// Whether the response to a request may be large.
+/// Returns whether the response to a request may be large.
 fn has_large_response(content: &RequestContent) -> bool {
     !content.is_cancel() && *content != RequestContent::Missing
 }
@@ -201,11 +203,10 @@ impl Admission {
 
     // -------------------------------------------------------------- throttling
 
-    /// Debits the time that the server has worked for `requester`.
+    /// Debits the time that the server has worked for `requester` to each of its token buckets.
     pub(crate) fn debit(&mut self, requester: &Requester, begin: Instant, end: Instant) {
-        let debt = end
-            .saturating_duration_since(begin)
-            .saturating_mul(THROTTLE_FACTOR);
+        let worked = end.saturating_duration_since(begin);
+        let debt = worked.saturating_mul(THROTTLE_FACTOR);
         if debt.is_zero() {
             return;
         }
@@ -213,22 +214,25 @@ impl Admission {
         let different = BTreeSet::from([buckets.source, buckets.stream, buckets.own]);
         for bucket in different {
             if !self.empty_until.contains_key(&bucket) {
+                // First drop the buckets that are full again, so that the map stays small.
                 self.empty_until.retain(|_, until| *until > end);
             }
             let until = self.empty_until.entry(bucket).or_insert(end);
-            *until = ((*until).max(end) + debt).min(end + THROTTLE_MAX);
+            let debt_begins = end.max(*until);
+            *until = (debt_begins + debt).min(end + THROTTLE_MAX);
         }
     }
 
-    /// Debits the time that a message of an agent has taken. Its slot is kept while the agent is
-    /// throttled and other messages wait.
+    /// Debits the time that a message of an agent has taken, and keeps its slot if necessary: see
+    /// [`Self::keep_slot`].
     pub(crate) fn debit_agent(&mut self, agent: &Name, slot: Permit, begin: Instant, end: Instant) {
         let agent = Requester::of_agent(agent);
         self.debit(&agent, begin, end);
         self.keep_slot(&agent, slot, end);
     }
 
-    /// Keeps the slot of a handled message while its source is throttled and other messages wait.
+    /// Keeps the slot of a handled message while its source is throttled and other messages wait:
+    /// without the slot its stream is read no further.
     pub(crate) fn keep_slot(&mut self, requester: &Requester, slot: Permit, now: Instant) {
         if !self.has_backlog {
             return;
@@ -244,8 +248,8 @@ impl Admission {
         }
     }
 
-    /// Begins a turn of the loop: notes whether further messages wait, and releases the slots that
-    /// need not be kept.
+    /// Begins a turn of the loop: notes whether messages wait, and releases kept slots when none
+    /// wait or their throttling has ended.
     pub(crate) fn begin_turn(&mut self, has_backlog: bool, now: Instant) {
         self.has_backlog = has_backlog;
         if !has_backlog {
@@ -254,7 +258,7 @@ impl Admission {
         self.kept_slots.retain(|kept| kept.until > now);
     }
 
-    /// Whether an agent must not connect: it is throttled while other messages wait.
+    /// Returns whether an agent must not connect: it is throttled while other messages wait.
     pub(crate) fn defers_agent(&self, agent: &Name, now: Instant) -> bool {
         // An agent has one bucket for all its connections.
         self.has_backlog && self.is_throttled(&Requester::of_agent(agent), now)
@@ -277,9 +281,8 @@ impl Admission {
 
     // ---------------------------------------------------------------- requests
 
-    /// Whether a request has to wait: its requester is throttled or has older pending ones, hooks
-    /// work on an update before it, an update would overtake others that waited for hooks, or its
-    /// response would not be sent soon, as `has_room` returns.
+    /// Returns whether a request has to wait. `has_room` returns whether its response would be sent
+    /// soon.
     pub(crate) fn must_wait(
         &self,
         requester: &Requester,
@@ -288,12 +291,15 @@ impl Admission {
         has_hooks: bool,
         has_room: impl FnOnce() -> bool,
     ) -> bool {
+        // Its requester is throttled. A cancellation frees capacity, so it is not delayed.
         if !content.is_cancel() && self.throttled(&requester.token_buckets(), now).is_any() {
             return true;
         }
         if self.waits_for_hooks(requester, content) {
             return true;
         }
+        // It must not overtake an older request of its requester, and with hooks no update may
+        // overtake another one.
         for older in &self.pending {
             let is_update_before = has_hooks && content.is_update() && older.content.is_update();
             if older.requester == *requester || is_update_before {
@@ -303,6 +309,8 @@ impl Admission {
         has_large_response(content) && !has_room()
     }
 
+    /// Returns whether a request waits for the update that the hooks have: if it is an update as
+    /// well, or comes from the same requester.
     fn waits_for_hooks(&self, requester: &Requester, content: &RequestContent) -> bool {
         match &self.with_hooks {
             Some(first) => content.is_update() || first.requester == *requester,
@@ -310,15 +318,23 @@ impl Admission {
         }
     }
 
-    /// The update that the hooks have, and the pending ones.
-    pub(crate) fn updates(&self) -> impl Iterator<Item = &RequestKey> {
-        let with_hooks = self.with_hooks.iter().map(|request| &request.key);
-        let updates = self.pending.iter().filter(|one| one.content.is_update());
-        with_hooks.chain(updates.map(|one| &one.key))
+    /// The keys of all updates that are not committed yet: the one that the hooks have, and the
+    /// pending ones.
+    pub(crate) fn updates(&self) -> Vec<RequestKey> {
+        let mut keys = Vec::new();
+        if let Some(update) = &self.with_hooks {
+            keys.push(update.key.clone());
+        }
+        for pending in &self.pending {
+            if pending.content.is_update() {
+                keys.push(pending.key.clone());
+            }
+        }
+        keys
     }
 
-    /// Adds a pending request. Returns the requests that there is no capacity for: this one, or
-    /// newer ones of sources that have more pending.
+    /// Adds a pending request. Returns the requests that there is no capacity for then: requests of
+    /// sources that have more pending than this one, or this one itself.
     pub(crate) fn enqueue(&mut self, request: PendingRequest) -> Vec<RefusedRequest> {
         let pending = self.pending.iter();
         let of_requester = pending.filter(|pending| pending.requester == request.requester);
@@ -346,8 +362,8 @@ impl Admission {
         taken == 0 || taken + bytes <= PENDING_BYTES
     }
 
-    /// Removes the newest request of the source that has most pending bytes, if these are more than
-    /// those of the source of `request` with it. A source with one request keeps it.
+    /// Makes room for `request`: removes the newest request of the source with most pending bytes.
+    /// Removes none if its own source would have most. A source with one request keeps it.
     fn evict_for(&mut self, request: &PendingRequest) -> Option<PendingRequest> {
         let mut own_bytes = request.bytes;
         let mut others: BTreeMap<&Requester, PendingOfSource> = BTreeMap::new();
@@ -396,10 +412,9 @@ impl Admission {
         self.with_hooks.take()
     }
 
-    /// Takes the next request to be served: the oldest request that waits neither for hooks, nor
-    /// for an older one of the same requester, nor for the stream of its peer (`has_room` returns
-    /// whether a response would be sent soon). A throttled requester is served only if there is no
-    /// other, see [`Throttled`].
+    /// Takes the request that is served next: of all that can be served now, the oldest one of the
+    /// least throttled requesters. `has_room` returns whether a response to a peer would be sent
+    /// soon.
     pub(crate) fn next(
         &mut self,
         now: Instant,
@@ -409,6 +424,7 @@ impl Admission {
         let mut best = None;
         let mut least_throttled = None;
         for (index, pending) in self.pending.iter().enumerate() {
+            // Responses to one requester keep their order.
             let is_oldest = requesters.insert(&pending.requester);
             if !is_oldest || self.waits_for_hooks(&pending.requester, &pending.content) {
                 continue;
@@ -425,7 +441,7 @@ impl Admission {
         self.pending.remove(best?)
     }
 
-    /// Removes pending subscriptions under `key`, which were cancelled. Returns their number.
+    /// Removes the pending subscriptions with this key, which are cancelled. Returns their number.
     pub(crate) fn withdraw(&mut self, key: &RequestKey) -> usize {
         let before = self.pending.len();
         self.pending
@@ -433,8 +449,8 @@ impl Admission {
         before - self.pending.len()
     }
 
-    /// Removes the pending requests of a stream that has ended. Its updates stay and are committed,
-    /// as if only the response was lost.
+    /// Removes the pending requests of a stream that has ended. Pending updates stay and are
+    /// committed; only their responses are lost.
     pub(crate) fn remove_peer(&mut self, peer: PeerId) {
         self.pending
             .retain(|pending| pending.key.peer != peer || pending.content.is_update());
@@ -447,7 +463,7 @@ impl Admission {
 /// What tests of other files look at.
 #[cfg(debug_assertions)]
 impl Admission {
-    /// Whether hooks work on an update.
+    /// Returns whether hooks work on an update.
     pub(crate) fn hooks_work(&self) -> bool {
         self.with_hooks.is_some()
     }

@@ -12,6 +12,7 @@ use ankaios_wire::outbox::Outbox;
 use ankaios_wire::peer::{MessagePermits, PeerHello, PeerId, Service};
 
 impl ServerLoop {
+    /// Adds a stream. A client gets a name that no other stream has.
     pub(super) fn peer_opened(
         &mut self,
         id: PeerId,
@@ -20,12 +21,17 @@ impl ServerLoop {
         certificate_expires: Option<u64>,
         outbox: Outbox,
     ) {
-        let (service, prefix) = match hello {
+        let service = match hello {
             PeerHello::Agent(hello) => {
                 return self.agent_opened(id, hello, certificate_expires, outbox);
             }
-            PeerHello::Cli => (Service::Cli, "cli-conn"),
-            PeerHello::Commander => (Service::Command, "commander-conn"),
+            PeerHello::Cli => Service::Cli,
+            PeerHello::Commander => Service::Command,
+        };
+        let prefix = if service == Service::Cli {
+            "cli-conn"
+        } else {
+            "commander-conn"
         };
         let peer = Peer {
             service,
@@ -35,8 +41,8 @@ impl ServerLoop {
         self.sessions.open_client(id, peer, outbox);
     }
 
-    /// Sends the states of the others first and the agent's workloads after them: these may depend
-    /// on the others.
+    /// Adds an agent. It is sent the states of all other agents' workloads before its own
+    /// workloads, which may depend on them.
     fn agent_opened(
         &mut self,
         id: PeerId,
@@ -129,8 +135,8 @@ impl ServerLoop {
         Some(peer)
     }
 
-    /// Handles a message. Its `permits` are released afterwards, so that the next large message
-    /// waits until then.
+    /// Handles a message. Its `permits` are released after that, so the next large message waits
+    /// until this one is handled.
     pub(super) fn message_received(
         &mut self,
         id: PeerId,
@@ -201,7 +207,7 @@ impl ServerLoop {
         }
     }
 
-    /// The request that an agent sends logs for.
+    /// The request that an agent sends logs for. `None` if it has ended, which is logged.
     fn log_request(&self, full_id: &str) -> Option<RequestKey> {
         let key = self.sessions.request_of(full_id);
         if key.is_none() {

@@ -55,7 +55,7 @@ pub(crate) enum Effect {
     },
     /// An instance has no state any more.
     InstanceGone(InstanceName),
-    /// An instance is not staged any more as it was shown.
+    /// The shown state of a staged instance is outdated.
     ShowStaged,
     /// An essential workload has finally failed.
     EssentialFailed(WorkloadState),

@@ -9,8 +9,8 @@ use ankaios_wire::expiry::{until_warning, warning};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Interval of checks while a certificate is warned of, and the longest one otherwise: the clock of
-/// the node may be set meanwhile.
+/// Interval in which a warning is repeated. Without a warning it is the longest time between two
+/// checks, since the clock of the node may be set meanwhile.
 const CHECK_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
 /// The checks of certificates.
@@ -45,7 +45,7 @@ impl Expiry {
         self.next_check = Some(now);
     }
 
-    /// Logs certificates that expire soon, if a check is due.
+    /// Warns of each certificate that expires soon, if a check is due, and sets the next check.
     pub(crate) fn check(&mut self, agents: &BTreeMap<Name, ConnectedAgent>, now: Instant) {
         if self.next_check.is_none_or(|due| now < due) {
             return;

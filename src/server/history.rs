@@ -54,7 +54,7 @@ pub struct Change {
 #[derive(Debug, Default)]
 pub(crate) struct History {
     changes: VecDeque<Change>,
-    /// Number of the newest changes that the store was not given yet.
+    /// Number of changes, the newest ones, that were not sent to the store yet.
     unstored: usize,
 }
 
@@ -117,9 +117,11 @@ impl History {
         self.add_state(agent, AGENT_LOST);
     }
 
-    /// Notes a report about an instance whose phase was `before`, if it is a change. An agent that
-    /// connects reports all that it has: in this first report only differences to the reports
-    /// before are changes, and failures that are not known yet.
+    /// Notes a reported state of an instance whose phase was `before`, if it is a change.
+    ///
+    /// An agent that connects reports all its instances. If the server does not know the phase from
+    /// before, a state is a change if it differs from the last kept change of the instance, or is a
+    /// failure.
     // [impl->swdd~server-keeps-last-changes~1]
     pub(crate) fn report(
         &mut self,
@@ -133,7 +135,7 @@ impl History {
         }
         let is_change = match before {
             None | Some(Phase::AgentDisconnected) => self.is_news(instance, state.phase),
-            // A server that has started again knows nothing else of it.
+            // The server has just started: the agent may have reported the same to an earlier one.
             Some(Phase::PendingInitial) if is_first_report => self.is_news(instance, state.phase),
             Some(before) => before != state.phase,
         };
@@ -142,8 +144,8 @@ impl History {
         }
     }
 
-    /// Whether the phase of an instance that was unknown meanwhile is another one than in its last
-    /// change.
+    /// Returns whether a phase differs from the last kept change of its instance. Without such a
+    /// change, only a failure is news.
     fn is_news(&self, instance: &InstanceName, phase: Phase) -> bool {
         let mut newest_first = self.changes.iter().rev();
         match newest_first.find(|change| change.is_of(instance)) {
@@ -182,7 +184,7 @@ impl History {
         Node::List(self.changes.iter().map(Change::node).collect())
     }
 
-    /// The lines of the changes since the last call, for the file; empty without one.
+    /// Returns the lines for the file of the changes since the last call. Empty if there is none.
     pub(crate) fn take_unstored(&mut self) -> String {
         let mut lines = String::new();
         let first = self.changes.len() - self.unstored;
@@ -218,8 +220,8 @@ pub fn read(folder: &Path) -> Vec<Change> {
     changes
 }
 
-/// The text of the file without its end beyond [`FILE_MAX`]. A loss of power may leave bytes that
-/// are no text.
+/// Reads the first [`FILE_MAX`] bytes of the file. A loss of power may leave bytes that are not
+/// UTF-8; they are replaced.
 fn read_file(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     fs::File::open(path)?
@@ -255,22 +257,24 @@ impl HistoryFile {
         }
     }
 
-    /// Appends lines. They do not wait for the disk: after a loss of power the last half a minute
-    /// may be missing, which the flash is spared for. A failure loses these lines only.
+    /// Appends lines, without waiting until they are on the disk: that spares the flash, and a loss
+    /// of power loses the last half minute only. A write that fails loses its own lines only.
     pub(crate) fn append(&mut self, lines: &str) {
         let written = self.try_append(lines);
-        match &written {
-            Err(error) if !self.has_failed => log::warn!(
+        if let Err(error) = &written
+            && !self.has_failed
+        {
+            log::warn!(
                 "Cannot write '{}': {error}; changes of states are kept in memory only.",
                 self.folder.join(FILE).display()
-            ),
-            _ => {}
+            );
         }
         self.has_failed = written.is_err();
     }
 
     fn try_append(&mut self, lines: &str) -> io::Result<()> {
-        // First, the rest of a line that was being written when an earlier write ended is ended.
+        // First, the lines. An earlier server or a failed write may have left half a line in the
+        // file, so they begin on a new line then.
         let is_continued = self.lines.is_some() && !self.has_failed;
         let begin = if is_continued { "" } else { "\n" };
         let path = self.folder.join(FILE);
@@ -282,7 +286,7 @@ impl HistoryFile {
         file.write_all(format!("{begin}{lines}").as_bytes())?;
         drop(file);
 
-        // Then the oldest lines are removed when there are many of them.
+        // Then, if the file is long or its length is unknown, the oldest lines are removed.
         let known = self.lines.unwrap_or(LINES_MAX);
         let count = known + lines.lines().count();
         if count <= LINES_MAX {

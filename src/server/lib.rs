@@ -92,22 +92,31 @@ impl Wake for LoopWaker {
 
 /// The channels that wake the loop; an alarm does as well.
 struct Inputs<'l> {
+    /// Closed by its owner to end the loop.
     stop: &'l Receiver<()>,
+    /// From the mutating hooks.
     outcomes: Receiver<HookOutcome>,
+    /// From the connections.
     events: &'l Receiver<PeerEvent>,
+    /// From [`LoopWaker`]: a pending request may be served.
     room: Receiver<()>,
+    /// From the watchdog, which checks that the loop still turns.
     woken: &'l Receiver<()>,
 }
 
-/// The event of an outcome of hooks; `None` when their thread has ended.
-fn of_hooks(outcome: Result<HookOutcome, RecvError>) -> Option<ServerEvent> {
-    if outcome.is_err() {
-        log::error!("The thread of the mutating hooks has ended; ending the server.");
+/// Turns an outcome of the hooks into an event. Returns `None`, which ends the loop, when their
+/// thread has ended.
+fn event_of_hooks(outcome: Result<HookOutcome, RecvError>) -> Option<ServerEvent> {
+    match outcome {
+        Ok(outcome) => Some(ServerEvent::Hooks(outcome)),
+        Err(RecvError) => {
+            log::error!("The thread of the mutating hooks has ended; ending the server.");
+            None
+        }
     }
-    outcome.ok().map(ServerEvent::Hooks)
 }
 
-/// The present time; does not advance without a clock.
+/// The source of the present time. Without a clock, time stands still.
 struct Time(Box<dyn Fn() -> Instant + Send>);
 
 impl Default for Time {
@@ -172,8 +181,9 @@ impl ServerLoop {
         self.rollouts.set_on_failure(on_failure);
     }
 
-    /// Takes over a startup manifest. Waits for the hooks, since no agent is connected yet. A
-    /// workload that is not rendered because all templates together do too much fails alone.
+    /// Makes a startup manifest the desired state. Waits for the hooks, since no agent is connected
+    /// yet. When all templates together take too many steps, only the workloads that are left
+    /// without steps fail.
     ///
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
@@ -181,8 +191,8 @@ impl ServerLoop {
         self.start(desired, UpdateSource::Manifest)
     }
 
-    /// Takes over a state that an earlier server had accepted, like [`ServerLoop::start_with`]. A
-    /// workload that is refused now fails alone.
+    /// Makes a state that an earlier server had stored the desired state, like
+    /// [`ServerLoop::start_with`]. If a workload is refused now, only this workload fails.
     ///
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
@@ -271,7 +281,7 @@ impl ServerLoop {
         self.subscriptions.set_cpu_time(CpuTime::of_thread());
         self.admission
             .set_waker(Waker::from(Arc::new(LoopWaker(wake))));
-        let mut room_not_before = clock.now();
+        let mut next_room = clock.now();
         loop {
             heartbeat.turn();
             self.admission.begin_turn(!events.is_empty(), clock.now());
@@ -279,24 +289,25 @@ impl ServerLoop {
                 return;
             };
             self.turn(event, clock);
-            // A flood of events must not keep pending requests from being served: these get up to
-            // half of the time.
+            // A flood of events must not delay pending requests without end: one is served now. For
+            // as long as that takes, events come first again, so each side gets half of the time.
             let begin = clock.now();
-            if begin >= room_not_before && inputs.room.try_recv().is_ok() {
+            if begin >= next_room && inputs.room.try_recv().is_ok() {
                 self.turn(ServerEvent::Room, clock);
                 let end = clock.now();
-                room_not_before = end + end.saturating_duration_since(begin);
+                next_room = end + end.saturating_duration_since(begin);
             }
         }
     }
 
-    /// Waits for the next event, of several the first in this order. `None` ends the loop.
+    /// Waits for the next event. If several channels have one, the first channel below is taken.
+    /// `None` ends the loop.
     fn next_event(&mut self, inputs: &Inputs<'_>, clock: &impl Clock) -> Option<ServerEvent> {
         let metrics = self.metrics.clone().unwrap_or_else(never);
         let due = self.due().map_or_else(never, |at| clock.alarm(at));
         select_biased! { // The end first: a flood of events must not delay it.
             recv(inputs.stop) -> _ => None,
-            recv(inputs.outcomes) -> outcome => of_hooks(outcome),
+            recv(inputs.outcomes) -> outcome => event_of_hooks(outcome),
             recv(inputs.events) -> event => event.ok().map(ServerEvent::Peer),
             recv(metrics) -> reply => match reply {
                 Ok(reply) => Some(ServerEvent::Numbers(reply)),
@@ -305,13 +316,14 @@ impl ServerLoop {
                     Some(ServerEvent::Due)
                 }
             },
-            // Late: a peer with pending requests has not read its earlier responses.
+            // After new events: a peer with pending requests has not read its earlier responses.
             recv(inputs.room) -> _ => Some(ServerEvent::Room),
             recv(due) -> _ => Some(ServerEvent::Due),
             recv(inputs.woken) -> _ => Some(ServerEvent::Due),
         }
     }
 
+    /// Handles one event, and logs it if it kept the loop busy for long.
     fn turn(&mut self, event: ServerEvent, clock: &impl Clock) {
         let begin = clock.now();
         self.on_event(event);
@@ -332,13 +344,17 @@ impl ServerLoop {
         times.into_iter().flatten().min()
     }
 
-    /// Handles one event completely.
+    /// Handles one event with all its consequences.
     pub fn on_event(&mut self, event: ServerEvent) {
+        // First, what the handling depends on: the CPU time so far, the progress of the disk, and
+        // whether changes are collected for subscribers.
         self.subscriptions.begin_event();
         self.storage.take_report();
         self.updates.observe(self.subscriptions.are_observed());
+        // Then, the event and what follows from it.
         self.handle(event);
         self.settle();
+        // Finally, work that needs the final state.
         self.updates.forget_stopped(&self.rollouts);
         self.store_history();
         if self.expiry.due().is_some() {
@@ -379,7 +395,7 @@ impl ServerLoop {
         }
     }
 
-    /// Handles the consequences of an event, until there are no further ones.
+    /// Handles the consequences of an event, and the consequences of these, until none is left.
     fn settle(&mut self) {
         loop {
             for changes in self.subscriptions.take_unpublished() {
@@ -391,16 +407,16 @@ impl ServerLoop {
                 self.peer_gone(peer);
                 self.respond_with_usage();
             }
-            let are_updates_settled = !self.settle_updates();
-            let are_restarts_settled = !self.settle_restarts();
-            if are_updates_settled && are_restarts_settled {
+            let updates_went_on = self.settle_updates();
+            let restarts_went_on = self.settle_restarts();
+            if !updates_went_on && !restarts_went_on {
                 return;
             }
         }
     }
 
-    /// Applies the effects of a call of a part, in their order. The consequences of one effect are
-    /// applied before the next one.
+    /// Applies the effects that a part has returned, in their order. An effect may have
+    /// consequences in other parts; these are applied before the next effect.
     fn apply(&mut self, effects: Effects) {
         for effect in effects {
             match effect {
@@ -437,7 +453,7 @@ impl ServerLoop {
         self.apply(effects);
     }
 
-    /// Makes a checked state the desired one. Returns the instances for the response.
+    /// Makes a checked state the desired one. Returns the affected instances, for the response.
     fn commit(&mut self, mut checked: CheckedUpdate) -> AcceptedUpdate {
         let agent_tags = std::mem::take(&mut checked.change.agent_tags);
         let changes = self.sessions.set_agent_tags(agent_tags);
@@ -448,7 +464,8 @@ impl ServerLoop {
         accepted
     }
 
-    /// Passes a change of the effective workloads on to rights, guarded updates and subscriptions.
+    /// Passes a change of the effective workloads on to rights, guarded updates and subscriptions:
+    /// these follow instances that are active.
     fn replaced(&mut self, added: &[AddedWorkload], deleted: &[InstanceName]) {
         self.sessions
             .replaced(added, deleted, self.updates.workloads());
@@ -462,7 +479,8 @@ impl ServerLoop {
         self.apply(effects);
     }
 
-    /// Passes states on that were reported, or follow from the loss of an agent.
+    /// Passes states on to guarded updates, subscribers and peers. They were reported, or follow
+    /// from the loss of an agent.
     fn reported(&mut self, states: &[WorkloadState], was_staged: bool, changes: ChangedPaths) {
         self.rollouts
             .states_reported(states, was_staged, self.now());
@@ -484,29 +502,29 @@ impl ServerLoop {
         self.apply(effects);
     }
 
-    /// Switches to the mode for failures, unless an open update is rolled back because of the
-    /// failure.
+    /// Switches to the mode for failures, because an essential workload has finally failed.
     fn essential_failed(&mut self, failure: &WorkloadState) {
         if self.rollouts.would_undo(&failure.instance) {
-            return;
+            return; // The rollback of its update is tried first.
         }
-        let waiting = self.admission.updates().cloned().collect();
+        // Updates that came before the failure may write another mode.
+        let older_updates = self.admission.updates();
         let now = self.now();
         let mut effects = Effects::default();
         self.updates
-            .essential_failed(failure, waiting, now, &mut effects);
+            .essential_failed(failure, older_updates, now, &mut effects);
         self.apply(effects);
     }
 
-    /// Brings back workloads of restarts. Returns whether there were some.
+    /// Takes the due steps of restarts. Returns whether there was one: then others may follow.
     fn settle_restarts(&mut self) -> bool {
         let now = self.now();
         let mut effects = Effects::default();
-        let were_some = self
+        let has_stepped = self
             .updates
             .settle_restarts(&self.rollouts, now, &mut effects);
         self.apply(effects);
-        were_some
+        has_stepped
     }
 
     /// Everything that can be read.

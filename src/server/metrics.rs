@@ -45,7 +45,7 @@ const MODE_SWITCHES: Family = Family::counter(
 /// A request of the thread `metrics` for the numbers: the channel for their text.
 pub type NumbersRequest = Sender<String>;
 
-/// Requests the numbers from the server; `None` when it has ended, or is busy for long.
+/// Requests the numbers from the server. Returns `None` when it has ended, or is busy for long.
 pub fn requested(requests: &Sender<NumbersRequest>) -> Option<String> {
     let (reply, numbers) = bounded(1);
     requests.try_send(reply).ok()?;

@@ -46,8 +46,8 @@ pub struct MutatingHooks {
 }
 
 impl MutatingHooks {
-    /// Starts the thread for hooks that run in the order given. Each may write `output_max` bytes:
-    /// more could not be sent to agents either.
+    /// Starts the thread of the hooks, which run in the order of `entries`. Each may write
+    /// `output_max` bytes: more could not be sent to agents either.
     ///
     /// # Errors
     /// The operating system's reason when no thread or pipe can be had.
@@ -64,8 +64,8 @@ impl MutatingHooks {
         Ok((hooks, thread))
     }
 
-    /// A pipe: a byte written to it ends the running program and every later one. It is for
-    /// signals, which come also while `main` waits.
+    /// Returns a pipe for the handler of signals: these come also while `main` waits for the hooks.
+    /// A byte that is written to it ends the running program and every later one.
     ///
     /// # Errors
     /// The system gives no descriptor.
@@ -73,7 +73,7 @@ impl MutatingHooks {
         self.stop.try_clone()
     }
 
-    /// The hooks and the ends for a thread, without one.
+    /// Makes the hooks and the channel ends of their thread, but starts no thread.
     pub(crate) fn without_thread() -> io::Result<(Self, HookThreadEnds)> {
         let (plans, thread_plans) = bounded(1);
         let (thread_outcomes, outcomes) = bounded(1);
@@ -116,7 +116,8 @@ impl MutatingHooks {
     }
 }
 
-/// Gives `plan` to the first hook, its output to the second, and so on.
+/// Gives `plan` to the first hook, its output to the second, and so on. Returns the last output, if
+/// it differs from `plan`.
 fn run_all(
     entries: &[HookEntry],
     output_max: usize,
@@ -141,6 +142,7 @@ fn run_all(
         changed = Some(ChangedPlan { bytes, plan });
     }
     let size = original.len();
+    // A later hook may have undone the change of an earlier one.
     let outcome = match changed {
         Some(changed) if changed.bytes != original => Some(changed.plan),
         _ => None,
@@ -242,11 +244,13 @@ fn run_one(
 
 /// The error of a hook that has ended with another exit status than 0.
 fn rejected(hook: &str, error_output: String, status: Option<impl Display>) -> UpdateError {
-    let reason = match status {
-        _ if !error_output.is_empty() => error_output,
-        Some(status) => format!("it ended with {status} and without error output"),
-        None => "it ended without error output and with an unknown exit status".to_owned(),
-    };
+    let mut reason = error_output;
+    if reason.is_empty() {
+        reason = match status {
+            Some(status) => format!("it ended with {status} and without error output"),
+            None => "it ended without error output and with an unknown exit status".to_owned(),
+        };
+    }
     UpdateError::Veto {
         hook: hook.to_owned(),
         reason: format!("Hook '{hook}' rejected the change: {reason}"),

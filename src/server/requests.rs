@@ -86,7 +86,7 @@ fn check_parts<'m>(masks: impl Iterator<Item = &'m String>) -> Result<(), String
 }
 
 impl ServerLoop {
-    /// Serves a request or keeps it pending. `permits` are those of its message in the inbox.
+    /// Serves a request, keeps it pending, or refuses it. `permits`: of its message in the inbox.
     pub(super) fn request(
         &mut self,
         peer: PeerId,
@@ -96,14 +96,15 @@ impl ServerLoop {
         let begin = self.now();
         let key = RequestKey { peer, id };
         let requester = self.sessions.requester(&key);
-        if let Err(reason) = check_size(&key.id, &content) {
-            self.sessions.refuse_or_drop(&key, reason);
-        } else if self.must_wait(&requester, &key, &content, begin) {
+        let size = check_size(&key.id, &content);
+        if size.is_ok() && self.must_wait(&requester, &key, &content, begin) {
             self.enqueue(&requester, key, content, permits);
             self.admission.debit(&requester, begin, self.now());
             return;
-        } else {
-            self.serve(&requester, &key, content);
+        }
+        match size {
+            Ok(()) => self.serve(&requester, &key, content),
+            Err(reason) => self.sessions.refuse_or_drop(&key, reason),
         }
         let end = self.now();
         self.admission.debit(&requester, begin, end);
@@ -113,8 +114,8 @@ impl ServerLoop {
         }
     }
 
-    /// Returns whether a request has to stay pending. If the reason is that its response would not
-    /// be sent soon, the waker of the admission is woken when that has changed.
+    /// Returns whether a request has to stay pending. If there is no room for its response, the
+    /// loop is woken once there is.
     fn must_wait(
         &self,
         requester: &Requester,
@@ -130,9 +131,7 @@ impl ServerLoop {
             })
     }
 
-    /// Keeps a request pending. The slot of a commander is kept with it: its stream is read no
-    /// further while many of its requests are pending, so that none is refused. An agent sends
-    /// other messages as well, and all its workloads would wait for one of them.
+    /// Keeps a request pending, and refuses the requests that there is no capacity for then.
     fn enqueue(
         &mut self,
         requester: &Requester,
@@ -141,11 +140,15 @@ impl ServerLoop {
         permits: MessagePermits,
     ) {
         let slot = if requester.is_agent {
+            // The stream of an agent is read further: it has messages of other kinds, and requests
+            // of other workloads.
             let now = self.now();
             self.admission
                 .keep_slot(requester, permits.into_slot(), now);
             Permit::default()
         } else {
+            // The request of a commander keeps its slot. So its stream is read no further while it
+            // has many pending requests, and none of them is refused.
             permits.into_slot()
         };
         let request = PendingRequest::new(requester.clone(), key, content, slot);
@@ -155,6 +158,7 @@ impl ServerLoop {
         }
     }
 
+    /// Refuses a request that there is no capacity for. A cancellation is served instead.
     fn refuse_pending(&mut self, request: PendingRequest, reason: &str) {
         let PendingRequest {
             requester,
@@ -163,8 +167,7 @@ impl ServerLoop {
             ..
         } = request;
         match content {
-            // A request that frees capacity is never refused, although it overtakes earlier ones of
-            // its requester.
+            // It frees capacity, so it may overtake earlier requests of its requester.
             RequestContent::LogsCancel | RequestContent::EventsCancel => {
                 for _ in 0..self.admission.withdraw(&key) {
                     self.sessions.refuse_or_drop(&key, WITHDRAWN);
@@ -178,8 +181,7 @@ impl ServerLoop {
         }
     }
 
-    /// Serves the next pending request that may be served, and wakes the loop for others: each may
-    /// take its time, and other events are handled in between. Returns whether there was one.
+    /// Serves one pending request, if one can be served now. Returns whether there was one.
     pub(super) fn serve_pending(&mut self) -> bool {
         let begin = self.now();
         let waker = self.admission.waker().clone();
@@ -197,39 +199,30 @@ impl ServerLoop {
         let _source = log_source(requester.source.clone());
         self.serve(&requester, &key, content);
         self.admission.debit(&requester, begin, self.now());
-        waker.wake_by_ref();
+        waker.wake_by_ref(); // For the next request, after events that have come meanwhile.
         true
     }
 
-    /// Serves a request, if it is allowed at this time.
+    /// Serves a request, if its requester has the right at this time.
     fn serve(&mut self, requester: &Requester, key: &RequestKey, content: RequestContent) {
         if let Err(denied) = self.sessions.rights().authorize(requester, &content) {
             self.sessions.deny(key, denied);
             return self.older_update_done(key);
+        }
+        if is_of_subscription(&content)
+            && let Err(reason) = check_subscription_id(requester, key)
+        {
+            return self.sessions.refuse(key, reason);
         }
         match content {
             RequestContent::UpdateState(_) | RequestContent::RollBack(_) => {
                 self.change_state(requester, key, content)
             }
             RequestContent::StopAndStart(names) => self.stop_and_start(requester, key, &names),
-            RequestContent::CompleteState(read) if !read.subscribe => {
-                self.complete_state(requester, key, &read)
-            }
+            RequestContent::CompleteState(read) => self.complete_state(requester, key, &read),
             RequestContent::Missing => self
                 .sessions
                 .refuse(key, "The Request does not contain any content"),
-            // The requests below last longer than their response, and are found again by their id.
-            _ if key.id.is_empty() => self.sessions.refuse(key, "The request id is empty"),
-            _ if requester.agent().is_some() && requester.workload.is_none() => {
-                let id = &key.id;
-                self.sessions.refuse(
-                    key,
-                    format_args!(
-                        "The request id '{id}' does not begin with the name of a workload"
-                    ),
-                );
-            }
-            RequestContent::CompleteState(read) => self.complete_state(requester, key, &read),
             RequestContent::EventsCancel => {
                 self.subscriptions.remove(SubscriptionKind::Events, key);
                 self.sessions
@@ -248,6 +241,7 @@ impl ServerLoop {
     fn logs(&mut self, requester: &Requester, key: &RequestKey, mut request: LogsRequest) {
         let workloads = self.updates.workloads();
         request.instances.retain(|name| workloads.is_wanted(name));
+        // Each effective workload has one wanted instance, so further names are repetitions.
         if request.instances.len() > 2 * workloads.effective.len() {
             return self.sessions.refuse(
                 key,
@@ -267,8 +261,7 @@ impl ServerLoop {
         self.apply(effects);
     }
 
-    /// Reads the state. With a subscription the response comes first, so that events begin where it
-    /// ends.
+    /// Reads the state. Events of a subscription follow the response, and begin where it ends.
     fn complete_state(&mut self, requester: &Requester, key: &RequestKey, read: &ReadState) {
         let masks = match MaskTree::of_request(&read.masks) {
             Ok(masks) => masks,
@@ -285,6 +278,7 @@ impl ServerLoop {
             self.updates.observe(true);
         }
         let Some(masks) = masks else {
+            // A read without masks.
             let state = self.view().everything();
             return self.sessions.respond_with_state(key, state);
         };
@@ -302,7 +296,7 @@ impl ServerLoop {
 
     // ------------------------------------------------------------------ usage
 
-    /// Begins a read of the usage of workloads, which waits for the agents.
+    /// Begins a read of the usage of workloads. Its response waits for the samples of agents.
     fn read_usage(
         &mut self,
         requester: &Requester,
@@ -319,15 +313,20 @@ impl ServerLoop {
         self.apply(effects);
     }
 
-    /// Responds to the usage reads that have their samples, the oldest first, each as soon as its
-    /// response would be sent.
+    /// Responds to the usage reads that wait for no sample any more, the oldest first. A read whose
+    /// response would not be sent soon stays, and the loop is woken once there is room for it.
     pub(super) fn respond_with_usage(&mut self) {
-        while !self.subscriptions.has_no(SubscriptionKind::Usage(0)) {
+        while self.subscriptions.has_usage_reads() {
             let begin = self.now();
-            let ready = self.subscriptions.end_waits(begin);
             let mut capacity = self.sessions.response_capacity(self.admission.waker());
-            let mut ready = ready.into_iter();
-            let Some((kind, key)) = ready.find(|(_, key)| capacity.poll_room(key.peer)) else {
+            let mut next = None;
+            for (kind, key) in self.subscriptions.end_waits(begin) {
+                if capacity.poll_room(key.peer) {
+                    next = Some((kind, key));
+                    break;
+                }
+            }
+            let Some((kind, key)) = next else {
                 return;
             };
             let Some((requester, read)) = self.subscriptions.take_read(kind, &key) else {
@@ -339,7 +338,7 @@ impl ServerLoop {
     }
 
     fn respond_to_usage_read(&mut self, requester: &Requester, key: &RequestKey, read: &UsageRead) {
-        // Its rights may have changed since the request came.
+        // Its rights may have changed while it waited.
         let rights = self.sessions.rights();
         if let Err(denied) = rights.authorize(requester, &read.content) {
             return self.sessions.deny(key, denied);
@@ -441,7 +440,7 @@ impl ServerLoop {
     /// Checks an update, gives it to the hooks if there are some, and commits it.
     fn change_state(&mut self, requester: &Requester, key: &RequestKey, content: RequestContent) {
         let _source = log_source(requester.log_source());
-        let kept = self.updates.has_hooks().then(|| content.clone());
+        let kept = self.updates.has_hooks().then(|| content.clone()); // To check it again later.
         let checked = match self.check_update(requester, content) {
             Ok(checked) => checked,
             Err(error) => return self.update_done(key, Err(error)),
@@ -461,8 +460,8 @@ impl ServerLoop {
         self.update_done(key, result);
     }
 
-    /// Stops and starts workloads. Hooks do not get the request: they process all workloads with
-    /// their own agents.
+    /// Stops and starts workloads. Hooks do not get the request: for them a stopped workload still
+    /// has its agent.
     fn stop_and_start(&mut self, requester: &Requester, key: &RequestKey, request: &StopAndStart) {
         let _source = log_source(requester.log_source());
         let stopped = match self.updates.stopped_after(request, &self.rollouts) {
@@ -484,8 +483,8 @@ impl ServerLoop {
         }
     }
 
-    /// Commits or refuses the update that the hooks have processed. If the state has changed
-    /// meanwhile, the update begins again: its consequences may be different now.
+    /// Commits or refuses the update that the hooks have processed. If the state has changed since
+    /// its check, it is checked again and passes the hooks again.
     pub(super) fn hooks_done(&mut self, outcome: HookOutcome) {
         let begin = self.now();
         let Some(WithHooks {
@@ -511,6 +510,7 @@ impl ServerLoop {
         self.admission.waker().wake_by_ref(); // Others may have waited for the hooks.
     }
 
+    /// Responds to a request that changes the state, and counts its result.
     fn update_done(&mut self, key: &RequestKey, result: Result<AcceptedUpdate, UpdateError>) {
         self.updates.count(result.is_ok());
         match result {
@@ -562,6 +562,8 @@ impl ServerLoop {
         self.rollouts.read(wanted, context)
     }
 
+    /// Notes that an update has its result. If it is older than a failure that has switched the
+    /// mode, its own mode does not apply.
     fn older_update_done(&mut self, key: &RequestKey) {
         let mut effects = Effects::default();
         self.updates
@@ -578,23 +580,52 @@ fn source_of(requester: &Requester) -> UpdateSource {
     }
 }
 
+/// Returns whether a request begins or cancels a subscription.
+fn is_of_subscription(content: &RequestContent) -> bool {
+    match content {
+        RequestContent::CompleteState(read) => read.subscribe,
+        RequestContent::Logs(_) | RequestContent::LogsCancel | RequestContent::EventsCancel => true,
+        RequestContent::UpdateState(_)
+        | RequestContent::RollBack(_)
+        | RequestContent::StopAndStart(_)
+        | RequestContent::Missing => false,
+    }
+}
+
+/// Checks the id of a request that begins or cancels a subscription: the subscription is found by
+/// its id, and belongs to the workload that the id names.
+///
+/// # Errors
+/// The text for its sender.
+fn check_subscription_id(requester: &Requester, key: &RequestKey) -> Result<(), String> {
+    if key.id.is_empty() {
+        return Err("The request id is empty".to_owned());
+    }
+    if requester.agent().is_some() && requester.workload.is_none() {
+        return Err(format!(
+            "The request id '{}' does not begin with the name of a workload",
+            key.id
+        ));
+    }
+    Ok(())
+}
+
 // ---------------------------------------------------------- parts on request
 
 impl ServerLoop {
-    /// Adds to `state`, the response to a read with `masks`, the parts that these request by name.
-    /// Such a part exists only where a mask of a read begins with its name: not in a read without
-    /// masks, not for `*`, not in subscriptions, events and updates. So clients of other
-    /// implementations never receive fields that they did not request, and unread parts cost
-    /// nothing.
+    /// Adds the parts that `masks` request by name to `state`, the response to a read.
     ///
-    /// The part `usage` is added elsewhere, since its reads wait for the agents.
+    /// A part on request is sent only if a mask of the read begins with its name. A read without
+    /// masks, a mask that begins with `*`, and events never have it: clients of other
+    /// implementations do not know these fields, and unread parts cost nothing. The part `usage` is
+    /// added by [`Self::respond_to_usage_read`].
     // [impl->swdd~server-sends-parts-on-request~1]
     fn add_parts_on_request(&self, requester: &Requester, masks: &MaskTree, state: &mut Node) {
         let Node::Map(entries) = state else { return };
         for name in PARTS_ON_REQUEST {
             let wanted = masks.named(name);
-            // Workloads can read the modes only. The part `updates` has earlier workloads, to which
-            // their deny rules do not apply.
+            // Workloads can read the modes only: the part `updates` has earlier workloads, which
+            // their deny rules do not cover.
             let is_denied = *name != "modes" && requester.agent().is_some();
             if wanted.is_nothing() || is_denied {
                 continue;

@@ -96,6 +96,7 @@ impl ServerLoop {
         has_steps
     }
 
+    /// Takes one step of an open update.
     fn take_step(
         &mut self,
         DueStep {
@@ -116,6 +117,7 @@ impl ServerLoop {
         }
     }
 
+    /// Rolls an update back, or ends it if that is impossible.
     fn undo(&mut self, number: u64, failure: &Failure) {
         match self.rollouts.undo(number, failure, &self.updates) {
             Undo::RolledBack { commit, states } => {
@@ -134,8 +136,8 @@ impl ServerLoop {
         }
     }
 
-    /// Handles failures of essential workloads that were to cause a rollback, after that proved
-    /// impossible: they may switch the mode now.
+    /// Handles failures of essential workloads whose update cannot be rolled back: they may switch
+    /// the mode now.
     fn essential_failed_for_good(&mut self, names: &[Name]) {
         for name in names {
             if let Some(failure) = self.updates.noted_failure(name) {
@@ -144,8 +146,8 @@ impl ServerLoop {
         }
     }
 
-    /// Shows how far staged instances are. Changes by reports alone are shown together, some time
-    /// later, unless `is_due`.
+    /// Shows how far agents have prepared staged instances. Unless `is_due`, reports that come
+    /// shortly after the last time are shown together later.
     fn show_staged(&mut self, is_due: bool) {
         let Some(infos) = self.rollouts.take_infos(is_due, self.now()) else {
             return;
@@ -166,8 +168,8 @@ impl ServerLoop {
         }
     }
 
-    /// The state to store before the first client is served: this start counts as a loss for open
-    /// updates.
+    /// The state to store before the first client is served, if the start has changed it: a start
+    /// counts as a loss for open updates.
     pub fn take_unsaved(&mut self) -> Option<Stored> {
         if !self.rollouts.is_unsaved() {
             return None;
@@ -176,9 +178,9 @@ impl ServerLoop {
         Some(self.stored())
     }
 
-    /// Stores the desired state and all updates, and waits for the disk. Otherwise a server that
-    /// ends just after agents have begun to switch would begin with the staging again, and again if
-    /// the switch is the reason of its end.
+    /// Stores the desired state and all updates, and waits for the disk. Without the wait, a server
+    /// that ends during a switch would stage the update again after its restart. If the switch is
+    /// the reason of its end, that would never stop.
     fn store_and_wait(&mut self) {
         if self.storage.is_on() {
             self.storage.store_and_wait(self.stored());
@@ -195,8 +197,8 @@ impl ServerLoop {
         }
     }
 
-    /// Continues stored updates, each in its phase. The desired state was taken over before, as if
-    /// all of them were switched.
+    /// Continues stored updates, each in its phase. The stored desired state, which is active
+    /// already, has the changes of all of them.
     // [impl->swdd~server-keeps-guarded-updates~1]
     pub(super) fn restore_updates(&mut self, stored: StoredUpdates) {
         let now = self.now();

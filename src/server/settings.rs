@@ -111,7 +111,8 @@ fn on_failure<'de, D: serde::Deserializer<'de>>(text: D) -> Result<OnFailure, D:
     Err(serde::de::Error::custom("'rollback' or 'keep' is expected"))
 }
 
-/// Value of the key `address`: texts, so that the fault of one of them becomes part of the error.
+/// Value of the key `address`. The addresses are parsed later, so that the error names the fault of
+/// one of them.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "an address or a list of addresses is expected")]
 enum OneOrMany {
@@ -296,14 +297,19 @@ fn combine(
     // Then, the protection of connections, which depends on the addresses.
     let from_options = insecure_flag(matches);
     let insecure = from_options.or(keys.insecure).unwrap_or_default();
-    let addresses = match keys.address {
-        _ if !options.address.is_empty() => options.address,
-        Some(addresses) => addresses,
-        None => vec![ListenAddress::Tcp(DEFAULT_ADDRESS)],
-    };
-    let mut security = Ok(Security::Insecure); // Of sockets, whose permissions are checked.
-    let is_tcp = |address: &ListenAddress| !matches!(address, ListenAddress::Socket(_));
-    if addresses.iter().any(is_tcp) {
+    let mut addresses = options.address;
+    if addresses.is_empty() {
+        addresses = match keys.address {
+            Some(addresses) => addresses,
+            None => vec![ListenAddress::Tcp(DEFAULT_ADDRESS)],
+        };
+    }
+    // Sockets are protected by the permissions of their files.
+    let mut security = Ok(Security::Insecure);
+    let mut tcp = addresses
+        .iter()
+        .filter(|address| matches!(address, ListenAddress::Tcp(_)));
+    if tcp.next().is_some() {
         let (decided, warning) = decide_security(insecure, pems);
         warnings.extend(warning.map(str::to_owned));
         security = decided;

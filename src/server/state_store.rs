@@ -41,10 +41,9 @@ const STORE_RETRY: Duration = Duration::from_secs(30);
 /// Longest time that the server waits for its disk before a staged update is switched. All other
 /// events wait meanwhile.
 pub(crate) const STORE_WAIT: Duration = Duration::from_millis(500);
-/// Time until the server may wait for as long again, as a multiple of its last wait: a second in
-/// any ten seconds.
+/// Time to regain a wait, as a multiple of it. So the server waits for a second in any ten seconds.
 const STORE_WAIT_REGAINED: u32 = 20;
-/// Time after which a write counts as failed. Slow flash needs seconds for a large state.
+/// Time of a write from which users are warned. Slow flash needs seconds for a large state.
 const STORE_SLOW: Duration = Duration::from_secs(10);
 
 /// Texts with changes of states that wait for the disk. While it hangs, later changes are kept in
@@ -132,7 +131,7 @@ struct StoreFault {
 struct WriterReport {
     /// The number of the newest [`StateWrite`] that was attempted.
     attempted: u64,
-    /// Whether a state was stored that is not the older copy with which the server has started.
+    /// Whether another state was stored than the older copy with which the server has started.
     has_stored: bool,
     fault: Option<StoreFault>,
 }
@@ -153,8 +152,8 @@ pub struct StateStore {
     sent: u64,
     /// When the writer began to be busy with a state that it has not attempted.
     busy_since: Option<Instant>,
-    /// Whether there is a writer.
-    is_attended: bool,
+    /// Whether there is a writer; without one nothing waits for it.
+    has_writer: bool,
     /// When the server may wait for [`STORE_WAIT`] again.
     wait_regained: Option<Instant>,
 }
@@ -166,9 +165,10 @@ impl StateStore {
     /// # Errors
     /// The operating system starts no thread.
     pub fn start(folder: PathBuf, unsaved: Option<Stored>) -> io::Result<(Self, Thread)> {
-        let (mut store, states) = Self::unattended();
+        let (mut store, states) = Self::without_writer();
         let (changes, lines) = bounded(CHANGES_QUEUE);
         store.changes = changes;
+        // First, one attempt on this thread, so that a problem is known before clients are served.
         let (mut writer, reports) = StateWriter::new(folder.clone());
         match unsaved {
             Some(unsaved) => writer.attempt(Job::StoreStart(unsaved)),
@@ -177,15 +177,16 @@ impl StateStore {
         store.folder = folder;
         store.report = writer.report.clone();
         store.reports = reports;
-        store.is_attended = true;
+        store.has_writer = true;
+        // Then, the thread.
         let thread = threads::spawn("store", STACK_LARGE, move || {
             writer.run(&states, &lines, &SystemClock)
         })?;
         Ok((store, thread))
     }
 
-    /// A store without a thread, and the channel of the states for one.
-    pub fn unattended() -> (Self, Receiver<StateWrite>) {
+    /// A store without a writer, and the channel of the states for one.
+    pub fn without_writer() -> (Self, Receiver<StateWrite>) {
         let (newest, states) = bounded(1);
         let store = Self {
             folder: PathBuf::new(),
@@ -196,7 +197,7 @@ impl StateStore {
             report: WriterReport::default(),
             sent: 0,
             busy_since: None,
-            is_attended: false,
+            has_writer: false,
             wait_regained: None,
         };
         (store, states)
@@ -214,7 +215,7 @@ impl StateStore {
         self.put(state, Some(attempted));
         let begin = SystemClock.now();
         let limit = self.wait_left(begin);
-        if !self.is_attended || limit.is_zero() {
+        if !self.has_writer || limit.is_zero() {
             return;
         }
         let is_late = wait.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
@@ -230,27 +231,27 @@ impl StateStore {
         let _ = self.changes.try_send(lines);
     }
 
-    /// Takes over the progress of the writer.
+    /// Receives the newest report of the writer, if there is one.
     pub(crate) fn take_report(&mut self) {
         let Ok(report) = self.reports.try_recv() else {
             return;
         };
         if report.attempted == self.sent {
-            self.busy_since = None;
+            self.busy_since = None; // It has nothing left to write.
         } else if report.attempted > self.report.attempted {
             self.busy_since = Some(SystemClock.now()); // It continues with a newer state.
         }
         self.report = report;
     }
 
-    /// Returns whether a state was stored since the start that is not the older copy with which the
-    /// server began.
+    /// Returns whether another state was stored than the older copy with which the server has
+    /// started.
     pub(crate) fn has_stored(&self) -> bool {
         self.report.has_stored
     }
 
-    /// The warning for users that a restart of the server would go back to an older state, if it
-    /// would.
+    /// The warning for users that a restart of the server would go back to an older state. `None`
+    /// while the newest state is on the disk, or is about to be.
     // [impl->swdd~server-warns-of-unstored-state~1]
     pub(crate) fn warning(&self) -> Option<String> {
         let folder = self.folder.display();
@@ -274,7 +275,8 @@ impl StateStore {
         ))
     }
 
-    /// The time that the server may wait at present.
+    /// The time that the server may wait for its disk now: [`STORE_WAIT`], less the part of earlier
+    /// waits that it has not regained yet.
     // [impl->swdd~server-waits-little-for-its-disk~1]
     fn wait_left(&self, now: Instant) -> Duration {
         let Some(regained) = self.wait_regained else {
@@ -284,7 +286,8 @@ impl StateStore {
         STORE_WAIT.saturating_sub(missing)
     }
 
-    /// Notes that the server has waited.
+    /// Notes that the server has waited from `begin` to `end`. It regains that time slowly, see
+    /// [`STORE_WAIT_REGAINED`].
     fn waited(&mut self, begin: Instant, end: Instant) {
         let from = match self.wait_regained {
             Some(regained) => regained.max(end),
@@ -294,9 +297,11 @@ impl StateStore {
         self.wait_regained = Some(from + waited * STORE_WAIT_REGAINED);
     }
 
+    /// Sends the writer a state, in place of one that it has not taken. `attempted` is dropped
+    /// after the attempt to write the state.
     fn put(&mut self, state: Stored, attempted: Option<Sender<()>>) {
         self.sent += 1;
-        if self.is_attended && self.busy_since.is_none() {
+        if self.has_writer && self.busy_since.is_none() {
             self.busy_since = Some(SystemClock.now());
         }
         let write = StateWrite {
@@ -333,15 +338,18 @@ pub fn open(folder: &Path) -> io::Result<Option<Found>> {
     let newest = folder.join(FILE);
     let new = folder.join(NEW_FILE);
     let previous = folder.join(PREVIOUS_FILE);
-    // First, the new file of a write that ended before its renames: it is newer than both others.
+    // First, the newest state. It is in the new file if the last write ended before its renames.
     let unfinished = read(&new).ok();
     let reason = match (read(&newest), unfinished) {
+        // All writes were finished.
         (Ok(state), None) => return Ok(Some(found(folder, state))),
+        // The last write ended before its renames: do them now.
         (Ok(_), Some(state)) => {
             rename(&newest, &previous);
             rename(&new, &newest);
             return Ok(Some(found(folder, state)));
         }
+        // The last write ended between its renames, or the state before it is damaged.
         (Err(reason), Some(state)) => {
             keep_damaged(folder, &reason);
             rename(&new, &newest);
@@ -350,7 +358,7 @@ pub fn open(folder: &Path) -> io::Result<Option<Found>> {
         }
         (Err(reason), None) => reason,
     };
-    // Then, the state before the newest one.
+    // Then, if it is missing or damaged, the state before it.
     let state = match read(&previous) {
         Ok(state) => state,
         Err(other) if is_missing(&reason) && is_missing(&other) => return Ok(None),
@@ -377,6 +385,7 @@ pub fn open(folder: &Path) -> io::Result<Option<Found>> {
     }))
 }
 
+/// The found state, with the warning of an earlier start that it is an older copy.
 fn found(folder: &Path, state: Stored) -> Found {
     let warning = noted_older_copy(folder, &state);
     Found { state, warning }
@@ -395,8 +404,8 @@ fn keep_damaged(folder: &Path, reason: &io::Error) {
     rename(&newest, &folder.join(DAMAGED_FILE));
 }
 
-/// Keeps the warning that `state` is an older copy for later starts, until an update has changed
-/// the desired state. A disk that does not allow it does not prevent the start.
+/// Keeps the warning that `state` is an older copy, for later starts. It applies until an update
+/// changes the desired state. If it cannot be written, the server starts anyway.
 fn note_older_copy(folder: &Path, state: &Stored, warning: &str) {
     if let Err(error) = write_older_copy(folder, state, warning) {
         log::error!(
@@ -411,8 +420,8 @@ fn write_older_copy(folder: &Path, state: &Stored, warning: &str) -> io::Result<
     fs::write(path, format!("{checksum}\n{warning}"))
 }
 
-/// The warning that [`note_older_copy`] has kept about `state`. A warning about another state is
-/// removed.
+/// Returns the warning that [`note_older_copy`] has kept, if it is about `state`. Otherwise removes
+/// it: an update has changed the desired state.
 fn noted_older_copy(folder: &Path, state: &Stored) -> Option<String> {
     let path = folder.join(OLDER_COPY_FILE);
     let noted = fs::read_to_string(&path).ok()?;
@@ -437,7 +446,7 @@ fn is_missing(error: &io::Error) -> bool {
     error.kind() == ErrorKind::NotFound
 }
 
-/// A disk that does not allow it does not prevent the start.
+/// Renames a file of the folder. A failure is only logged: the server can start without it.
 fn rename(from: &Path, to: &Path) {
     if let Err(error) = fs::rename(from, to) {
         log::error!(
@@ -448,9 +457,10 @@ fn rename(from: &Path, to: &Path) {
     }
 }
 
-/// Makes the folder and locks it for one server, by a file in it: the folder itself may be that of
-/// the server's socket, which is locked while another server starts. `None` when another server has
-/// it.
+/// Makes the folder and locks it for this server. Returns `None` when another server has it.
+///
+/// A file in the folder is locked, not the folder: that may also have the server's socket, and is
+/// locked then while any server starts.
 ///
 /// # Errors
 /// When the file can neither be made nor locked.
@@ -478,8 +488,8 @@ fn read(path: &Path) -> io::Result<Stored> {
 /// It is another text.
 pub fn parse(text: &str) -> Result<Stored, String> {
     let body = checked_file::body(HEADER, text)?;
-    // The text of a server is as deep as a manifest may be, a few levels above the limit of the
-    // parser. The reader recurses, so a forged file must not be deeper than that.
+    // A stored state may be nested a few levels deeper than the limit of the parser, which is
+    // therefore disabled. The reader recurses, so a forged file must not be nested without end.
     if depth(body) > STORED_DEPTH_MAX {
         return Err(format!(
             "its maps and lists are nested more than {STORED_DEPTH_MAX} deep"
@@ -689,7 +699,10 @@ impl StateWriter {
         }
     }
 
-    /// The next state. Appends the lines that come before it.
+    /// Waits for the next state, and appends the lines that come before it.
+    ///
+    /// # Errors
+    /// `Timeout`: the failed job has to be tried again. `Disconnected`: the server has ended.
     fn next_state(
         &mut self,
         states: &Receiver<StateWrite>,
@@ -745,8 +758,8 @@ impl StateWriter {
         }
     }
 
-    /// Returns whether a state was stored that is not the older copy with which the server has
-    /// started.
+    /// Does a job once. Returns whether it has stored another state than the older copy with which
+    /// the server has started.
     fn carry_out(&self, job: &Job) -> io::Result<bool> {
         match job {
             Job::Store(state) => return write_update(&self.folder, state),
@@ -801,11 +814,11 @@ fn write(folder: &Path, state: &Stored) -> io::Result<()> {
     rename_new(folder)
 }
 
-/// Replaces the stored state by the state of the running server, which may still desire the same as
-/// the older copy with which it has started: outcomes of guarded updates are stored as well.
-/// Returns whether it desires something else; then the warning about the older copy is removed.
+/// Replaces the stored state after an update, or after the outcome of a guarded one. Returns
+/// whether it desires something else than the older copy with which the server has started.
 fn write_update(folder: &Path, state: &Stored) -> io::Result<bool> {
     write_new(folder, state)?;
+    // If it does, this removes the warning about the older copy.
     let is_older_copy = noted_older_copy(folder, state).is_some();
     rename_new(folder)?;
     Ok(!is_older_copy)
@@ -836,10 +849,10 @@ mod tests {
     impl StateStore {
         /// Without a writer that ever takes a state, as while the disk hangs.
         pub(crate) fn hanging() -> (Self, Receiver<StateWrite>) {
-            let (store, states) = Self::unattended();
+            let (store, states) = Self::without_writer();
             (
                 Self {
-                    is_attended: true,
+                    has_writer: true,
                     ..store
                 },
                 states,
@@ -1190,7 +1203,7 @@ mod tests {
     fn the_server_waits_for_the_disk_at_most_a_second_in_any_ten() {
         let period = Duration::from_secs(10);
         for slowness in [1, 7, 60, 499, 500, 10_000].map(Duration::from_millis) {
-            let (mut store, _states) = StateStore::unattended();
+            let (mut store, _states) = StateStore::without_writer();
             let start = SystemClock.now();
             let mut waits: Vec<(Duration, Duration)> = Vec::new();
             let mut now = Duration::ZERO;
@@ -1222,7 +1235,7 @@ mod tests {
 
     #[test]
     fn only_the_newest_of_the_waiting_states_is_written() {
-        let (mut store, states) = StateStore::unattended();
+        let (mut store, states) = StateStore::without_writer();
         for name in ["a", "b", "c"] {
             store.store(state(name));
         }
@@ -1246,7 +1259,7 @@ mod tests {
     fn a_write_that_failed_is_made_up_for() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gone");
-        let (mut store, states) = StateStore::unattended();
+        let (mut store, states) = StateStore::without_writer();
         store.store(state("a"));
         // The folder comes back while the writer waits for its next try, which the end of the
         // server brings about.

@@ -76,6 +76,7 @@ impl<'s> StateView<'s> {
     fn desired_state(&self, wanted: &Wanted<'_>, tree: &MaskTree) -> Option<Node> {
         let wanted = wanted.below("desiredState");
         let workloads = entries(&wanted.below("workloads"), &self.desired.workloads, sparse);
+        // Unlike the map of workloads, an empty map of configs is left out.
         let configs = if self.desired.configs.is_empty() {
             None
         } else {
@@ -96,8 +97,8 @@ impl<'s> StateView<'s> {
         self.with_version(state, &wanted, tree.begins_with("effectiveState"))
     }
 
-    /// Adds the version to the selected parts of a state: a state without one is not valid. It is
-    /// there as soon as a mask names the state, even if that selects no part.
+    /// Adds the version to the selected parts of a state, which would not be valid without it. It
+    /// is added as soon as a mask names the state (`is_named`), even if no part is selected.
     fn with_version(
         &self,
         state: Option<Node>,
@@ -137,7 +138,7 @@ impl<'s> StateView<'s> {
         present_entries(wanted, agents)
     }
 
-    /// Looks up only the named workloads, if masks name some.
+    /// Adds the wanted states of one agent. If masks name workloads, only these are looked up.
     fn add_states_of_agent(&self, agents: &mut Entries, wanted: &Wanted<'_>, agent: &str) {
         match wanted.below(agent).keys() {
             WantedKeys::All => add_states(agents, wanted, self.states.of_agent(agent)),
@@ -178,24 +179,24 @@ pub(crate) fn put_instance(agents: &mut Entries, instance: &InstanceName, node: 
     *place = node;
 }
 
-/// The wanted part of one state. `state` and `subState` come together: one alone has no meaning on
-/// the wire.
+/// The wanted part of one state. If masks select `state` or `subState`, both are sent: one alone
+/// has no meaning in the protocol.
 fn state_parts(wanted: &Wanted<'_>, state: &ExecutionState) -> Option<Node> {
     if wanted.is_nothing() {
         return None;
     }
-    let has_pair = wanted.below("state").is_whole() || wanted.below("subState").is_whole();
+    let wants_phase = wanted.below("state").is_whole() || wanted.below("subState").is_whole();
     let mut node = execution_state_node(state);
     if let Node::Map(entries) = &mut node {
         entries.retain(|key, _| match &**key {
-            "state" | "subState" => has_pair,
+            "state" | "subState" => wants_phase,
             other => wanted.below(other).is_whole(),
         });
     }
     (wanted.is_whole() || !node.is_empty_container()).then_some(node)
 }
 
-/// The wanted entries of a map. Only their values are rendered by `node`.
+/// The wanted entries of a map. `node` is called for the values of these entries only.
 pub(crate) fn entries<K, V>(
     wanted: &Wanted<'_>,
     map: &BTreeMap<K, V>,

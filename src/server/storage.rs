@@ -24,12 +24,13 @@ impl Storage {
         self.start_warning = Some(text);
     }
 
-    /// Whether states are stored.
+    /// Returns whether states are stored.
     pub(crate) fn is_on(&self) -> bool {
         self.store.is_some()
     }
 
-    /// Takes over the progress of the writer.
+    /// Receives the newest report of the writer. The warning of the start ends once another state
+    /// was stored.
     pub(crate) fn take_report(&mut self) {
         let Some(store) = &mut self.store else { return };
         store.take_report();

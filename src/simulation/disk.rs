@@ -39,7 +39,7 @@ impl Disk {
     /// Starts a server with the stored state; it writes here. A state that it must store before it
     /// serves any client is stored at once. Returns the violation.
     pub(crate) fn start(&mut self, server: &mut ServerLoop) -> Option<String> {
-        let (store, given) = StateStore::unattended();
+        let (store, given) = StateStore::without_writer();
         self.given = given;
         let stored = self.read();
         server

@@ -100,7 +100,7 @@ fn agent_without_usage_is_named_at_once() {
     wait_until("the other agent to be connected", || {
         cluster.ank(&["get", "agents"]).stdout.contains("other")
     });
-    let unable = "warn: what agent 'other' uses is unknown: its agent does not tell\n";
+    let unable = "warn: what agent 'other' uses is unknown: its agent cannot report usage\n";
     let document = top_json(&cluster, &["--interval", "500ms"], unable);
     assert!(
         document["agents"]["agent_A"]["cores"].is_number(),

@@ -51,7 +51,9 @@ impl OpenedUpdate {
 
     /// The changes of the request to the effective workloads of the present mode.
     pub(crate) fn difference(&self, updates: &Updates) -> EffectiveDiff {
-        updates.workloads().seen_in_mode(&self.checked.revisions)
+        updates
+            .workloads()
+            .difference_in_mode(&self.checked.revisions)
     }
 }
 
@@ -123,7 +125,7 @@ impl Rollouts {
         if is_guarded && !change_set.is_empty() {
             let room = self.make_room(&joined, requester);
             if room.is_err() && joined.is_empty() && for_agents.added.is_empty() {
-                // Deletes must be possible even if updates of one workload take all places.
+                // It only deletes, which must be possible even if all places are taken.
                 is_guarded = false;
             } else {
                 room?;
@@ -170,7 +172,7 @@ impl Rollouts {
         let sizes = updates.sizes(change, for_agents);
         let after = sizes.after + kept;
         if after <= STATE_OF_WORKLOADS_MAX || sizes.after <= sizes.before {
-            return Ok(());
+            return Ok(()); // A state that is too large already may always become smaller.
         }
         Err(UpdateError::Other(format!(
             "the desired and the effective state would take {after} bytes, and workloads may let them grow to \
@@ -214,8 +216,9 @@ impl Rollouts {
         change_set
     }
 
-    /// The workloads that a request affects. One that only uses a changed config belongs to them if
-    /// it is in an open update: its staged instance may be outdated.
+    /// The workloads that a request affects: restarted, changed and differently rendered ones. A
+    /// user of a changed config is one as well if it is in an open update: its staged instance may
+    /// be outdated.
     fn names_of(
         &self,
         checked: &CheckedUpdate,
@@ -411,6 +414,7 @@ impl Rollouts {
         } = opened;
         let was_staging = open.is_staging();
         let is_ready = open.cannot_be_staged().is_none() && open.is_all_staged(&self.away, now);
+        // Only the switch restarts workloads, and adds them.
         let mut commit = CheckedUpdate {
             revisions: left,
             restarted: BTreeSet::new(),
@@ -431,9 +435,12 @@ impl Rollouts {
         self.open.insert(open.record.number, open);
         self.is_unsaved = true;
         self.changed();
+        // The disk has a staged update as one that is still being staged. A server that ends during
+        // the switch must not begin with the staging again.
+        let is_stored_first = is_ready && was_staging;
         Switch {
             commit,
-            is_stored_first: is_ready && was_staging,
+            is_stored_first,
             window,
         }
     }
@@ -605,11 +612,8 @@ impl Rollouts {
     }
 }
 
-/// A switched workload as member, with its state if the instance `continues` unchanged.
-///
-/// Otherwise a present state belongs to an older instance of the same name, which this update
-/// replaces or an earlier update still stops. An agent does not report the end of an instance that
-/// waited to start, and reports after a connection begin with the state that it has.
+/// A switched workload as member of its health window. If its instance `continues` unchanged, the
+/// member begins with its present state.
 fn with_state(member: Member, continues: bool, updates: &Updates) -> Member {
     let state = updates.workloads().states.get(&member.instance);
     if continues {
@@ -618,12 +622,15 @@ fn with_state(member: Member, continues: bool, updates: &Updates) -> Member {
             ..member
         };
     }
+    // A present state belongs to an older instance of the same name, which this update replaces or
+    // an earlier one still stops. If that one has started, its end will be reported first.
     Member {
         keeps_name: state.is_some_and(is_of_older_instance),
         ..member
     }
 }
 
+/// Returns whether this is the state of an instance that has started, whose end its agent reports.
 fn is_of_older_instance(state: &ExecutionState) -> bool {
     !matches!(
         state.phase,
@@ -665,8 +672,8 @@ fn runs(name: &Name, updates: &Updates) -> bool {
     }
 }
 
-/// Running workloads that need one of `changed`, directly or not, and that `change_set` does not
-/// change, with the consequence of their failure.
+/// The running dependents of the `changed` workloads, direct or not, which the update itself does
+/// not change. Each has the consequence of its failure.
 fn dependents(
     change_set: &ChangeSet,
     changed: BTreeMap<Name, OnFailure>,

@@ -35,8 +35,8 @@ pub(crate) struct InstanceStaging {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct AffectedWorkload {
-    /// The revision that a rollback restores, from before the first update that is still open. Of
-    /// an ended update only the desired workload, which may be dropped for lack of space.
+    /// The revision that a rollback restores: that from before the oldest update which is still
+    /// open. An ended update has only the desired workload, and none after a lack of space.
     pub(crate) before: Revision,
     /// The instance of that revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -130,8 +130,8 @@ pub(crate) struct AffectedConfig {
 /// All that one update, or one request, changes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ChangeSet {
-    /// Workloads by name. Of a request also those that stay as they are although a config of an
-    /// open update that they use has changed.
+    /// Workloads by name. A request also has unchanged workloads of open updates that use a config
+    /// of the request.
     #[serde(default)]
     pub(crate) workloads: BTreeMap<Name, AffectedWorkload>,
     /// Configs by key.
@@ -369,7 +369,7 @@ impl ChangeSet {
 
 // ------------------------------------------------------------------ on disk
 
-/// A flag is there or not.
+/// The stored form of a flag: its key is there, or not.
 pub(crate) mod flag {
     use serde::de::IgnoredAny;
     use serde::{Deserialize, Deserializer, Serializer};

@@ -371,7 +371,7 @@ impl Rollouts {
         self.keep(record);
     }
 
-    /// Keeps an update that has ended, and forgets as much of its kind as exceeds the bounds.
+    /// Keeps an ended update. Forgets others of its kind, or parts of them, above the bounds.
     fn keep(&mut self, record: UpdateRecord) {
         let kind = record.kind();
         self.ended.push_back(EndedUpdate::new(record));
@@ -499,8 +499,8 @@ pub(crate) struct ReadContext<'c> {
 }
 
 impl Rollouts {
-    /// Returns the updates that masks select. The node is empty when they select none, so that a
-    /// reader learns that this server has guarded updates.
+    /// Returns the updates that masks select. If they select none, the node is empty: readers
+    /// recognise a server with guarded updates by it.
     pub(crate) fn read(&self, wanted: &Wanted<'_>, context: ReadContext<'_>) -> Node {
         let mut updates = BTreeMap::new();
         for (record, open) in self.records() {
@@ -617,9 +617,9 @@ impl Rollouts {
         open
     }
 
-    /// Begins the staging of a stored update again: no agent is connected, and each reports in its
-    /// hello whether it can prepare instances. Returns the revisions that are active meanwhile,
-    /// those from before the update.
+    /// Begins the staging of a stored update again. No agent is connected yet, so the update waits
+    /// for the agents of all its instances. Returns the revisions from before the update, which are
+    /// active meanwhile.
     pub(crate) fn restage(
         &mut self,
         record: &mut UpdateRecord,

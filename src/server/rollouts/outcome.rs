@@ -115,8 +115,8 @@ impl Rollouts {
             .any(|open| open.window.would_undo(instance))
     }
 
-    /// Ends the evaluation of an instance that is not active any more. A workload of the update has
-    /// a new instance, whose evaluation begins as soon as it is active.
+    /// Ends the evaluation of an instance that is not active any more. A new instance of the
+    /// workload is evaluated as soon as it is active.
     pub(crate) fn instance_ended(&mut self, instance: &InstanceName, now: Instant) {
         let name = &instance.workload;
         for open in self.open.values_mut() {
@@ -512,12 +512,12 @@ fn check_rollback(change: &DesiredChange, updates: &Updates) -> Result<(), Updat
     workloads.check_together(change, &Failed::new())
 }
 
-/// The states for command lines of an earlier version, which wait for the instances in the response
-/// to their request: new instances without a result count as failed, and old instances that should
-/// have ended keep their states.
+/// The states of a rollback for command lines of an earlier version: these wait until the new
+/// instances in the response to their request have a result, and the old ones have ended.
 fn undone_states(change_set: &ChangeSet, why: &str, updates: &Updates) -> Vec<WorkloadState> {
     let workloads = updates.workloads();
     let mut ends = Vec::new();
+    // First, the new instances: those without a result have failed.
     for affected in change_set.workloads.values() {
         let Some(new) = &affected.new else { continue };
         let state = workloads.states.get(new);
@@ -528,6 +528,7 @@ fn undone_states(change_set: &ChangeSet, why: &str, updates: &Updates) -> Vec<Wo
         let state = ExecutionState::with_info(Phase::FailedExecFailed, text);
         ends.push(WorkloadState::new(new.clone(), state));
     }
+    // Then, the old instances: each ends for the command line, and continues with its state.
     for affected in change_set.workloads.values() {
         let Some(old) = &affected.old else { continue };
         let Some(state) = workloads.states.get(old) else {

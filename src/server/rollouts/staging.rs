@@ -42,8 +42,8 @@ impl InstanceStaging {
         Some(report.reason.as_deref().unwrap_or_default())
     }
 
-    /// Returns whether its agent has finished, or has given up, and no condition is unmet. An
-    /// instance that cannot be staged is started without that.
+    /// Returns whether its agent has finished or has given up, and no condition is unmet. An
+    /// instance that cannot be prepared does not delay the switch.
     fn is_ready(&self) -> bool {
         let Some(report) = &self.report else {
             return false;
@@ -115,8 +115,8 @@ impl OpenUpdate {
             .filter_map(|(added, stage)| Some((&added.instance, stage?)))
     }
 
-    /// Returns whether this is a new instance that is not switched yet. The same instance may be
-    /// active as well, or an earlier one still stops.
+    /// Returns whether the update has this as a new instance that is not switched yet. An instance
+    /// of the same name may be active, or may still stop.
     pub(crate) fn is_waiting(&self, instance: &InstanceName) -> bool {
         let Some(affected) = self.record.change_set.workloads.get(&instance.workload) else {
             return false;
@@ -144,8 +144,8 @@ impl OpenUpdate {
         self.staged().any(|(instance, _)| *instance.agent == *agent)
     }
 
-    /// Forgets the reports of an agent that has connected: they are outdated. If it cannot prepare,
-    /// its instances are started without that.
+    /// Forgets the reports of an agent that has connected: they are outdated. If it cannot prepare
+    /// instances, the update does not wait for them.
     pub(crate) fn agent_came(&mut self, agent: &Name, prepares: bool) {
         for affected in self.record.change_set.workloads.values_mut() {
             let Some(new) = &affected.new else { continue };
@@ -160,8 +160,8 @@ impl OpenUpdate {
         }
     }
 
-    /// Takes over how far an agent is with an instance. Returns whether the instance belongs to
-    /// this update.
+    /// Takes a report of an agent about its preparation of an instance. Returns whether the
+    /// instance is staged by this update.
     fn report(&mut self, report: &PreparedInstance) -> bool {
         let workloads = &mut self.record.change_set.workloads;
         let Some(affected) = workloads.get_mut(&report.instance.workload) else {
@@ -177,7 +177,7 @@ impl OpenUpdate {
         true
     }
 
-    /// The failure of an instance that cannot be staged, if that ends the update.
+    /// Returns the failure of an instance that cannot be staged and ends the update by that.
     pub(crate) fn cannot_be_staged(&self) -> Option<Failure> {
         for (instance, stage) in self.staged() {
             if let Some(why) = stage.refusal()
@@ -194,8 +194,8 @@ impl OpenUpdate {
         None
     }
 
-    /// Notes that the update cannot be rolled back: an instance that cannot be staged does not end
-    /// it, and it still waits for every condition.
+    /// Notes that the update cannot be rolled back. From then on an instance that cannot be staged
+    /// does not end it, but it still waits for every condition.
     pub(crate) fn keep_all(&mut self) {
         for affected in self.record.change_set.workloads.values_mut() {
             if let Some(stage) = &mut affected.stage {
@@ -227,8 +227,8 @@ impl OpenUpdate {
         })
     }
 
-    /// The agents that have been away for too long to be waited for. One whose instances have a
-    /// condition is none of them: the update must not be switched before that is met.
+    /// The disconnected agents that the update does not wait for any more. It waits without end for
+    /// an agent whose instances have a condition, which must be met.
     fn given_up<'o>(&self, away: &'o BTreeMap<Name, Instant>, now: Instant) -> BTreeSet<&'o Name> {
         let mut given_up = BTreeSet::new();
         for (agent, since) in away {
@@ -325,8 +325,7 @@ impl Rollouts {
         }
     }
 
-    /// Warns once about an agent that cannot prepare instances although a workload has a block for
-    /// that.
+    /// Warns once about an agent that cannot prepare instances and has to.
     pub(crate) fn warn_of_agent(&mut self, agent: &Name) {
         if self.warned.insert(agent.clone()) {
             log::warn!(
@@ -349,8 +348,8 @@ impl Rollouts {
         list
     }
 
-    /// The preparation of a new instance, if its block has one. An instance outside of the current
-    /// mode is not started and so not prepared, but its condition applies.
+    /// The preparation of a new instance, if its block has one. An instance that will not start in
+    /// the current mode is not prepared, but its condition applies.
     pub(super) fn stage_of(
         &self,
         new: Option<&AddedWorkload>,
@@ -363,8 +362,9 @@ impl Rollouts {
         let block = block_of(&added.workload)?;
         let level = block.stage;
         let has_condition = block.when.is_some();
-        let is_in_mode = !updates.workloads().seen(added).instance.agent.is_empty();
-        let is_prepared = level != PrepareLevel::None && is_in_mode;
+        let present = updates.workloads().in_present_mode(added);
+        let will_start = !present.instance.agent.is_empty();
+        let is_prepared = level != PrepareLevel::None && will_start;
         if !has_condition && !is_prepared {
             return None;
         }
@@ -399,8 +399,8 @@ impl Rollouts {
         }
     }
 
-    /// Sends each agent the list of the instances that it has to prepare, if the list has changed
-    /// since the last one on its connection.
+    /// Sends each agent the list of the instances that it has to prepare, unless it was sent the
+    /// same list before.
     pub(crate) fn send_lists(&mut self, effects: &mut Effects) {
         let mut concerned = BTreeSet::new();
         for (name, agent) in &self.agents {
@@ -430,8 +430,8 @@ impl Rollouts {
         }
     }
 
-    /// Sends each agent that removes images whether an update of its workloads is open, if that has
-    /// changed: a rollback may need images that nothing else needs.
+    /// Notifies agents when the first update of their workloads opens, and when the last one ends.
+    /// Agents that remove images keep them meanwhile, for a rollback.
     // [impl->swdd~server-reports-open-updates-to-agents~1]
     pub(crate) fn send_open(&mut self, effects: &mut Effects) {
         let Self { agents, open, .. } = self;
@@ -447,7 +447,7 @@ impl Rollouts {
         }
     }
 
-    /// Takes over how far an agent is with its instances.
+    /// Takes reports of an agent about its preparation of instances.
     pub(crate) fn prepared_reported(&mut self, agent: &Name, reports: &[PreparedInstance]) {
         for report in reports {
             if report.instance.agent != *agent {

@@ -81,7 +81,7 @@ impl Rig {
 
     /// Of a server that was started; all that is to run on agent A does.
     pub(crate) fn of(mut cluster: Cluster, capabilities: AgentCapabilities) -> Self {
-        let (clock, (store, stored)) = (ManualClock::new(), StateStore::unattended());
+        let (clock, (store, stored)) = (ManualClock::new(), StateStore::without_writer());
         cluster.server.set_clock(clock.clone());
         cluster.server.set_store(store);
         let a = cluster.agent_with("A", capabilities);

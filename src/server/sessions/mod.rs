@@ -110,7 +110,7 @@ impl Sessions {
             return Arrival::NoCapacity;
         }
         match self.of_agent(agent) {
-            // Readers that wait for room in the inbox do not keep the order of their streams.
+            // The threads of two streams may announce them in another order than they were opened.
             Some(other) if other > id => Arrival::Outdated,
             Some(other) => Arrival::Replaces(other),
             None => Arrival::First,
@@ -182,11 +182,13 @@ impl Sessions {
     /// Takes the load that an agent reports. Returns the changes for subscribers.
     pub(crate) fn load_reported(&mut self, name: &Name, load: &AgentLoad) -> ChangedPaths {
         let mut changes = ChangedPaths::default();
-        let reporter = self.agents.get_mut(name);
-        let Some(agent) = reporter.filter(|_| *load.agent == **name) else {
-            let agent = excerpt(&load.agent);
-            log::warn!("Ignoring the load of '{agent}' reported by '{name}'.");
-            return changes;
+        let agent = match self.agents.get_mut(name) {
+            Some(agent) if *load.agent == **name => agent,
+            _ => {
+                let agent = excerpt(&load.agent);
+                log::warn!("Ignoring the load of '{agent}' reported by '{name}'.");
+                return changes;
+            }
         };
         let before = agent.attributes.clone();
         agent.attributes.load = Some((load.cpu_usage, load.free_memory));
@@ -217,8 +219,8 @@ impl Sessions {
         &self.rights
     }
 
-    /// Follows a change of the effective workloads: takes the rules of added ones, and forgets
-    /// those of deleted ones unless they still apply.
+    /// Follows a change of the effective workloads: forgets the rules of deleted ones that do not
+    /// apply any more, and takes the rules of added ones.
     pub(crate) fn replaced(
         &mut self,
         added: &[AddedWorkload],
@@ -233,8 +235,8 @@ impl Sessions {
         }
     }
 
-    /// Forgets the rules of the workload of an instance that is not effective any more, or has no
-    /// state any more, unless the rules still apply.
+    /// Forgets the rules of a workload after one of its instances has ended. The rules still apply
+    /// while the workload is effective on that agent, or has another instance with a state there.
     pub(crate) fn end_rights(&mut self, ended: &InstanceName, workloads: &Workloads) {
         let InstanceName {
             workload, agent, ..
@@ -296,7 +298,7 @@ impl Sessions {
         Some(key)
     }
 
-    /// Whether an agent can be sent a request for logs.
+    /// Returns whether an agent can be sent a request for logs.
     pub(crate) fn log_availability(&self, agent: &Name) -> AgentAvailability {
         let stream = self.of_agent(agent);
         let Some(session) = stream.and_then(|peer| self.sessions.get(&peer)) else {

@@ -5,7 +5,7 @@
 use ankaios_model::names::Name;
 use ankaios_wire::peer::PeerId;
 
-/// A request that is served beyond its response: its stream and its id there.
+/// The key of a request: its stream and its id on that stream.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RequestKey {
     /// The stream that it came on.
@@ -21,8 +21,8 @@ impl RequestKey {
         self.id.split_once('@').map(|(workload, _)| workload)
     }
 
-    /// The id that is unique in the cluster, under which agents know it: with the number of the
-    /// stream before it.
+    /// The id by which agents know the request. It begins with the number of the stream, so it is
+    /// unique in the cluster.
     pub(crate) fn full_id(&self) -> String {
         format!("{}@{}", self.peer.0, self.id)
     }
@@ -48,9 +48,9 @@ pub(crate) struct Requester {
     pub(crate) source: Name,
     /// The connection of a commander; `None` stands for all of that source.
     pub(crate) peer: Option<PeerId>,
-    /// On the stream of an agent the name before the first `@` of the request id, which is a
-    /// workload of that agent once the request is accepted; `None` on other streams, and where the
-    /// id has no such part.
+    /// The workload that sends through its agent: the name before the first `@` of the request id.
+    /// Only an accepted request has proved that the agent has such a workload. `None` for
+    /// commanders, and for an id without that part.
     pub(crate) workload: Option<Name>,
 }
 
@@ -83,10 +83,11 @@ impl Requester {
         }
     }
 
-    /// The source of its log lines. On the stream of an agent each workload is one of its own.
+    /// The source of its log lines. On the stream of an agent, each workload is a source.
     pub(crate) fn log_source(&self) -> Name {
         let source = &self.source;
         match &self.workload {
+            // Shown between quotes: 'web' of 'agent_A'.
             Some(workload) => format!("{workload}' of '{source}").into(),
             None => source.clone(),
         }

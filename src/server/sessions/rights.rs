@@ -51,8 +51,8 @@ impl Rights {
         }
     }
 
-    /// Forgets the rules of a workload. They apply until it is not effective and no instance of it
-    /// has a state on its agent.
+    /// Forgets the rules of a workload that is not effective on this agent and has no instance with
+    /// a state there.
     pub(crate) fn end(&mut self, agent: &Name, workload: &Name) {
         self.by_workload.remove(&(agent.clone(), workload.clone()));
     }
@@ -73,7 +73,7 @@ impl Rights {
         Ok(&right.authorizer)
     }
 
-    /// Whether a workload has rules on its agent.
+    /// Returns whether a workload has rules on its agent.
     pub(crate) fn has(&self, agent: &Name, workload: &Name) -> bool {
         self.of(agent, workload).is_some()
     }
@@ -99,7 +99,7 @@ impl Rights {
             .map_err(|denial| denied(workload, &denial))
     }
 
-    /// Whether `requester` may write all that these masks name.
+    /// Returns whether `requester` may write all that these masks name.
     pub(crate) fn may_write(&self, requester: &Requester, masks: Vec<String>) -> bool {
         let update = RequestContent::UpdateState(UpdateState {
             masks,
@@ -108,8 +108,7 @@ impl Rights {
         requester.agent().is_none() || self.authorize(requester, &update).is_ok()
     }
 
-    /// Checks a request. Commanders may request everything, and a cancellation only frees
-    /// something.
+    /// Checks a request against the rules of its workload. Commanders may request everything.
     ///
     /// # Errors
     /// [`Denied`] with the reason.
@@ -121,8 +120,9 @@ impl Rights {
         let Some(agent) = requester.agent() else {
             return Ok(());
         };
+        // A cancellation only frees something, and a request without content is refused later.
         if content.is_cancel() || *content == RequestContent::Missing {
-            return Ok(()); // A request without content is refused for that.
+            return Ok(());
         }
         let Some(workload) = &requester.workload else {
             return Err(Denied(format!(

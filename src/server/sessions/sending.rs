@@ -19,13 +19,14 @@ use std::task::Waker;
 pub(crate) struct ResponseCapacity<'s> {
     sessions: &'s Sessions,
     waker: &'s Waker,
-    /// Counted when it is needed first.
+    /// Bytes of responses that wait for the peers of each source. Counted when they are needed
+    /// first, since that reads all streams.
     unsent_by_source: Option<BTreeMap<&'s Name, usize>>,
 }
 
 impl ResponseCapacity<'_> {
-    /// Returns whether a response for this peer would be sent soon. If not, wakes the waker as soon as
-    /// that may have changed.
+    /// Returns whether a response for this peer would be sent soon. If not, the waker is woken as
+    /// soon as that may have changed.
     pub(crate) fn poll_room(&mut self, peer: PeerId) -> bool {
         let sessions = self.sessions;
         let Some(PeerSession { peer, outbox }) = sessions.sessions.get(&peer) else {
@@ -43,8 +44,7 @@ impl ResponseCapacity<'_> {
 }
 
 impl Sessions {
-    /// The capacity for responses. `waker` is woken when it may have become enough for a peer for
-    /// which it was not.
+    /// The capacity for responses. `waker` is woken when a peer that had no room may have some.
     pub(crate) fn response_capacity<'s>(&'s self, waker: &'s Waker) -> ResponseCapacity<'s> {
         ResponseCapacity {
             sessions: self,
@@ -103,8 +103,7 @@ impl Sessions {
 
     // -------------------------------------------------------------- responses
 
-    /// Sends a response. The id on the stream of an agent names the workload, and the agent removes
-    /// that part. A request without an id has no response, since no client could assign it.
+    /// Sends a response. A request without an id has none, since no client could assign it.
     pub(crate) fn respond(&mut self, key: &RequestKey, content: ResponseContent) {
         if !key.id.is_empty() {
             self.send(key.peer, response(key, content));
@@ -130,7 +129,7 @@ impl Sessions {
         self.respond(key, ResponseContent::CompleteState { state, altered });
     }
 
-    /// Refuses a request that the requester must not send. Our agents do not even pass it on.
+    /// Refuses a request that the requester must not send. Our agents refuse it before the server.
     pub(crate) fn deny(&mut self, key: &RequestKey, denied: Denied) {
         if let Some(peer) = self.peer(key.peer) {
             let id = excerpt(&key.id);
@@ -139,9 +138,8 @@ impl Sessions {
         self.refuse_or_drop(key, denied);
     }
 
-    /// Responds with an error before all earlier responses, or not at all when much waits for the
-    /// stream: requests without end must not fill the outbox that others on that stream need as
-    /// well.
+    /// Responds with an error. When much waits for the stream, the error is dropped: an endless
+    /// flood of refused requests must not fill the outbox, which others on that stream need.
     pub(crate) fn refuse_or_drop(&mut self, key: &RequestKey, text: impl Display) {
         if key.id.is_empty() {
             return;
@@ -156,8 +154,8 @@ impl Sessions {
 
     // ----------------------------------------------------------------- events
 
-    /// Whether an event may be put for a stream. An agent must not lose its connection because of
-    /// the events of its workloads, so half of its outbox is left to everything else.
+    /// Returns whether an event may be put for a stream. Events of workloads use half of the outbox
+    /// of their agent at most: they must not cost the agent its connection.
     pub(crate) fn has_room_for_event(&self, id: PeerId) -> bool {
         let Some(PeerSession { peer, outbox }) = self.sessions.get(&id) else {
             return false;
@@ -166,8 +164,8 @@ impl Sessions {
         !is_busy && outbox.has_room_for_event()
     }
 
-    /// Encodes an event once for all who receive it, in the capacity of the responses to a stream;
-    /// `None` when the stream has ended.
+    /// Encodes an event once for all its receivers. Its bytes count as responses of the stream
+    /// `id`. Returns `None` when that stream has ended.
     pub(crate) fn encode_event(
         &self,
         id: PeerId,
@@ -178,11 +176,11 @@ impl Sessions {
         Some(session.outbox.encode(state, Some(altered)))
     }
 
-    /// Puts an event for a request. It must be put before the next one is made: the events of all
+    /// Puts an event for a request. Put each event before the next one is made: the events of all
     /// subscribers together could fill the memory.
     ///
     /// # Errors
-    /// The stream is of no use any more; the caller has it closed.
+    /// The outbox does not take the event; the caller closes the stream.
     pub(crate) fn put_event(
         &self,
         key: &RequestKey,
@@ -232,7 +230,7 @@ impl Sessions {
             if foreign.is_empty() {
                 continue;
             }
-            // Several that all go to this stream are one entry of its outbox.
+            // If this stream gets all states, they are one entry of its outbox.
             let is_together = foreign.len() == each.len() && each.len() > 1;
             let together = is_together.then_some(&together);
             let result = outbox.put_states(together, foreign.into_iter());

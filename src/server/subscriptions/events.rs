@@ -48,7 +48,7 @@ const COST_OF_ALL: u32 = 4;
 /// Keys that are compared between two checks of the time.
 const CHECK_INTERVAL: u32 = 256;
 
-/// The error for a subscriber when an event with all changed paths would delay all other requests.
+/// The error for a subscriber whose event has too many paths, or takes too long to build.
 const TOO_MANY_FIELDS: &str =
     "Too many fields changed at once; the event subscription ends, subscribe again";
 /// The error for a subscriber that does not take its events.
@@ -130,19 +130,21 @@ impl<'c> EventBudget<'c> {
         }
     }
 
-    /// Does `work` on the budget of a requester; `None` if the budget is used up, before or during
-    /// the work.
+    /// Does `work` on the budget of a requester. Returns `None` if the budget is used up, before or
+    /// during the work.
     fn spend<T>(
         &mut self,
         requester: &Requester,
         work: impl FnOnce(&mut CpuGuard<'_>) -> Option<T>,
     ) -> Option<T> {
         let taken = self.taken.get(requester).copied().unwrap_or_default();
+        // First, the time that is left: the rest of its share, then the common time.
         let share = self.share.saturating_sub(taken);
         let left = (share + self.common).min(self.most.saturating_sub(taken));
         if left.is_zero() {
             return None;
         }
+        // Then, the work.
         let begin = self.cpu.now();
         let result = work(&mut CpuGuard {
             cpu: self.cpu,
@@ -150,6 +152,7 @@ impl<'c> EventBudget<'c> {
             keys: 0,
             parts: 0,
         });
+        // Finally, the spent time. What exceeds the share is taken from the common time.
         let spent = self.cpu.now().saturating_sub(begin);
         self.common = self.common.saturating_sub(spent.saturating_sub(share));
         *self.taken.entry(requester.clone()).or_default() += spent;
@@ -200,7 +203,8 @@ fn fields(altered: &[(PathChange, Path)]) -> AlteredFields {
 /// The changed paths of one event of the server.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChangedPaths {
-    /// Parts of all paths below. Above [`PARTS_MAX`] no event has them.
+    /// Parts of all paths below. Above [`PARTS_MAX`] no further path is added, and no event is
+    /// sent.
     parts: usize,
     /// The added or removed node is the highest one, with all nodes below it.
     all: Vec<(PathChange, Path, Node)>,
@@ -233,8 +237,10 @@ impl ChangedPaths {
 
     /// Adds the changes of the node at `path`. Both nodes have no empty containers.
     fn node(&mut self, path: &mut Path, old: Option<&Node>, new: Option<&Node>) {
+        if self.are_too_many() {
+            return;
+        }
         let (change, node) = match (old, new) {
-            _ if self.are_too_many() => return,
             (None, None) => return,
             (None, Some(new)) => (PathChange::Added, new.clone()),
             (Some(old), None) => (PathChange::Removed, old.clone()),
@@ -297,8 +303,8 @@ impl ChangedPaths {
             }
             changed.insert(instance);
         }
-        // Then, one unchanged instance of each agent and workload, if there is one: the agent or
-        // workload is neither new nor gone then.
+        // Then, one unchanged instance of each agent and workload, if there is one: with it, the
+        // agent or workload counts as neither new nor gone.
         let mut agents = BTreeSet::new();
         let mut workloads = BTreeSet::new();
         let mut unchanged = Vec::new();
@@ -401,9 +407,10 @@ impl ChangedPaths {
     }
 }
 
-/// Finds the paths of an event for a change of the `node` at `path`: the path itself, if a mask
-/// ends there or above it, and paths below it where other masks end. Without masks it is the path
-/// itself.
+/// Finds the paths of an event about a change of the `node` at `path`: this path, if a mask ends at
+/// it or above it, and each path below it at which a mask ends. Without masks, this path.
+///
+/// Returns `None` when `guard` has ended the search.
 fn find(
     node: &Node,
     masks: Option<&MaskTree>,
@@ -494,6 +501,7 @@ impl Subscriptions {
         let mut group_of_masks = BTreeMap::new();
         for (key, subscription) in self.of(SubscriptionKind::Events) {
             let masks = subscription.masks();
+            // The index of its group. The first subscription with these masks begins a new one.
             let group = *group_of_masks
                 .entry(masks.map(Arc::as_ptr))
                 .or_insert(groups.len());
@@ -596,45 +604,54 @@ impl Publication<'_> {
     fn notify(&mut self, group: Vec<EventSubscriber>, effects: &mut Effects) {
         let mut event: Option<Arc<Encoded>> = None;
         for subscriber in group {
-            let EventSubscriber { key, requester, .. } = &subscriber;
-            if self.sessions.peer(key.peer).is_none() {
+            let peer = subscriber.key.peer;
+            if self.sessions.peer(peer).is_none() {
                 continue;
             }
-            let Publication {
-                changes,
-                view,
-                sessions,
-                ..
-            } = *self;
-            let has_room = sessions.has_room_for_event(key.peer);
-            let delivery = self.budget.spend(requester, |guard| match &event {
-                Some(event) if has_room => Some(EventDelivery::Event(event.clone())),
-                Some(_) => Some(EventDelivery::Lost),
-                None => {
-                    let altered = changes.matching(subscriber.masks.as_deref(), guard)?;
-                    Some(if altered.is_empty() {
-                        EventDelivery::Nothing
-                    } else if has_room {
-                        encode(key.peer, &altered, view, sessions)
-                    } else {
-                        EventDelivery::Lost
-                    })
-                }
-            });
-            match delivery {
-                // Nothing for all others with these masks, either.
+            match self.delivery(&subscriber, event.as_ref()) {
+                // The others have the same masks, so there is no event for them either.
                 Some(EventDelivery::Nothing) => return,
                 Some(EventDelivery::Lost) => self.ended.push((subscriber.key, EVENTS_LOST)),
                 None => self.ended.push((subscriber.key, TOO_MANY_FIELDS)),
                 Some(EventDelivery::Event(encoded)) => {
-                    if let Err(error) = sessions.put_event(key, &encoded) {
-                        let peer = key.peer;
+                    if let Err(error) = self.sessions.put_event(&subscriber.key, &encoded) {
                         effects.push(Effect::Close { peer, error });
                     }
                     event = Some(encoded);
                 }
             }
         }
+    }
+
+    /// The event for one subscriber: `built`, if an earlier subscriber has it already. Returns
+    /// `None` when the budget of its requester is used up.
+    fn delivery(
+        &mut self,
+        subscriber: &EventSubscriber,
+        built: Option<&Arc<Encoded>>,
+    ) -> Option<EventDelivery> {
+        let peer = subscriber.key.peer;
+        let changes = self.changes;
+        let view = self.view;
+        let sessions = self.sessions;
+        let has_room = sessions.has_room_for_event(peer);
+        self.budget.spend(&subscriber.requester, |guard| {
+            if let Some(event) = built {
+                return Some(if has_room {
+                    EventDelivery::Event(event.clone())
+                } else {
+                    EventDelivery::Lost
+                });
+            }
+            let altered = changes.matching(subscriber.masks.as_deref(), guard)?;
+            if altered.is_empty() {
+                return Some(EventDelivery::Nothing);
+            }
+            if !has_room {
+                return Some(EventDelivery::Lost);
+            }
+            Some(encode(peer, &altered, view, sessions))
+        })
     }
 }
 

@@ -51,6 +51,7 @@ impl Subscriptions {
         availability: impl Fn(&Name) -> AgentAvailability,
         effects: &mut Effects,
     ) {
+        // First, the agents of the instances, and whether these can be sent a request.
         let mut by_agent: BTreeMap<&Name, Vec<InstanceName>> = BTreeMap::new();
         for instance in &request.instances {
             by_agent
@@ -66,7 +67,7 @@ impl Subscriptions {
                 other => unavailable.push((other.reason(agent), instances)),
             }
         }
-        // First, the collection, which may be refused.
+        // Then, the collection, which may be refused.
         if !ready.is_empty() {
             let mut providers: Providers = BTreeMap::new();
             for (agent, instances) in &ready {
@@ -85,7 +86,7 @@ impl Subscriptions {
                 return effects.refuse(key, error);
             }
         }
-        // Then, the requests, and the response after them.
+        // Finally, the requests, the response, and the ends of instances without lines.
         for (agent, instances) in ready {
             let request = LogsRequest {
                 instances,
@@ -111,7 +112,7 @@ impl Subscriptions {
         }
     }
 
-    /// Ends the collection of logs under the same id; an unknown one has the same response.
+    /// Ends the log collection with this key. The response is the same if there is none.
     pub(crate) fn cancel_logs(&mut self, key: &RequestKey, effects: &mut Effects) {
         self.end(
             |kind, other, _| kind == SubscriptionKind::Logs && other == key,
@@ -171,6 +172,7 @@ impl Subscriptions {
         effects.respond(key, ResponseContent::LogsStop(instance));
     }
 
+    /// Ends a collection when no agent sends lines for it any more.
     fn end_logs_without_provider(&mut self, key: &RequestKey) {
         if let Some(providers) = self.providers(key)
             && providers.is_empty()

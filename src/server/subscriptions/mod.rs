@@ -63,17 +63,23 @@ pub(crate) struct SubscriptionBounds {
 
 impl SubscriptionKind {
     pub(crate) fn bounds(self) -> SubscriptionBounds {
-        let (of_workload, of_stream) = match self {
-            Self::Events => (SUBSCRIPTIONS_OF_WORKLOAD, SUBSCRIPTIONS_PER_PEER_MAX),
-            Self::Logs => (LOG_COLLECTIONS_OF_WORKLOAD, LOG_COLLECTIONS_PER_PEER_MAX),
-            Self::Usage(_) => (USAGE_READS_OF_WORKLOAD, USAGE_READS_OF_STREAM),
-        };
-        SubscriptionBounds {
-            of_workload,
-            of_stream,
+        match self {
+            Self::Events => SubscriptionBounds {
+                of_workload: SUBSCRIPTIONS_OF_WORKLOAD,
+                of_stream: SUBSCRIPTIONS_PER_PEER_MAX,
+            },
+            Self::Logs => SubscriptionBounds {
+                of_workload: LOG_COLLECTIONS_OF_WORKLOAD,
+                of_stream: LOG_COLLECTIONS_PER_PEER_MAX,
+            },
+            Self::Usage(_) => SubscriptionBounds {
+                of_workload: USAGE_READS_OF_WORKLOAD,
+                of_stream: USAGE_READS_OF_STREAM,
+            },
         }
     }
 
+    /// Returns whether both are the same kind. The number of a usage read is ignored.
     fn is_like(self, other: Self) -> bool {
         std::mem::discriminant(&self) == std::mem::discriminant(&other)
     }
@@ -178,8 +184,10 @@ impl SubscriptionCount {
         self.bytes += key.id.len() + subscription.content.bytes();
     }
 
+    /// Checks the bounds of all subscriptions of `whose`, "this workload" or "this connection".
+    ///
     /// # Errors
-    /// The text for the requester when these are too many of `whose`.
+    /// The text for the requester when there are too many.
     fn check(
         &self,
         kind: SubscriptionKind,
@@ -222,14 +230,15 @@ impl Subscriptions {
         let mut of_workload = SubscriptionCount::default();
         of_stream.add(key, subscription);
         of_workload.add(key, subscription);
-        for (other, others) in self.of(kind) {
-            let is_replaced = other == key && !matches!(kind, SubscriptionKind::Usage(_));
-            if other.peer != key.peer || is_replaced {
+        for (other_key, other) in self.of(kind) {
+            // Usage reads never replace each other.
+            let is_replaced = other_key == key && !matches!(kind, SubscriptionKind::Usage(_));
+            if other_key.peer != key.peer || is_replaced {
                 continue;
             }
-            of_stream.add(other, others);
-            if other.workload() == key.workload() {
-                of_workload.add(other, others);
+            of_stream.add(other_key, other);
+            if other_key.workload() == key.workload() {
+                of_workload.add(other_key, other);
             }
         }
         let bounds = kind.bounds();
@@ -251,7 +260,7 @@ impl Subscriptions {
         self.open.remove(&(kind, key.clone()))
     }
 
-    /// The subscriptions of one kind; all usage reads are one.
+    /// All subscriptions of one kind. The number of a usage read is ignored.
     pub(crate) fn of(
         &self,
         kind: SubscriptionKind,
@@ -296,7 +305,7 @@ fn first(kind: SubscriptionKind) -> (SubscriptionKind, RequestKey) {
 }
 
 impl Subscriptions {
-    /// Ends the selected subscriptions. Agents stop sending the lines of log collections.
+    /// Ends the subscriptions that `ends` selects. Agents that send lines for one are notified.
     fn end(
         &mut self,
         ends: impl Fn(SubscriptionKind, &RequestKey, &Subscription) -> bool,
@@ -323,7 +332,7 @@ impl Subscriptions {
     }
 
     /// Ends the event subscriptions and usage reads of a stream that has ended, and the wait for
-    /// samples of its agent `name`.
+    /// samples of its agent `name`. Its log collections end later, see [`Self::end_of_peer`].
     pub(crate) fn end_reads_of_peer(&mut self, peer: PeerId, name: &Name) {
         self.open
             .retain(|(kind, key), _| key.peer != peer || *kind == SubscriptionKind::Logs);
@@ -342,8 +351,8 @@ impl Subscriptions {
         for instance in deleted {
             self.end_logs_of_workload(instance, sessions, effects);
         }
-        // A workload that comes back to an agent keeps its subscriptions there until the older
-        // instance has stopped.
+        // The rules of a workload apply until its last instance on the agent has stopped, and its
+        // event subscriptions stay until then.
         for instance in deleted {
             self.end_denied(instance, sessions, effects);
         }
@@ -352,9 +361,8 @@ impl Subscriptions {
         }
     }
 
-    /// Ends the subscriptions of an instance that has no state any more. If its agent has no other
-    /// instance of the workload, ends all of the workload: they belong to the last wanted instance,
-    /// which may have gone first.
+    /// Ends the subscriptions of an instance that has no state any more. With the last instance of
+    /// a workload on the agent, all its subscriptions there end.
     pub(crate) fn instance_gone(
         &mut self,
         gone: &InstanceName,
@@ -365,7 +373,8 @@ impl Subscriptions {
             |_, _, subscription| subscription.owner.as_ref() == Some(gone),
             effects,
         );
-        if !sessions.rights().has(&gone.agent, &gone.workload) {
+        let was_last = !sessions.rights().has(&gone.agent, &gone.workload);
+        if was_last {
             self.end_denied(gone, sessions, effects);
             self.end_logs_of_workload(gone, sessions, effects);
         }

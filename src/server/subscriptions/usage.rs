@@ -38,9 +38,9 @@ impl UsageRead {
         }
     }
 
-    /// Takes over the sample of an agent, if the read awaits it as the response to the request
-    /// `number`. Without a number it is a missing sample, whatever the request.
-    fn sampled(&mut self, agent: &Name, number: Option<u64>, usage: &Arc<AgentUsage>) {
+    /// Takes the sample of an agent, if the read awaits it from the request `number`. `None` stands
+    /// for every request: the agent has disconnected.
+    fn take_sample(&mut self, agent: &Name, number: Option<u64>, usage: &Arc<AgentUsage>) {
         let Some(awaited) = self.awaited.get(agent) else {
             return;
         };
@@ -50,9 +50,11 @@ impl UsageRead {
         }
     }
 
-    /// Ends its wait if all samples have come, or the time is over and the others are missing.
+    /// Ends its wait if all samples have come, or its time is over. Samples that have not come by
+    /// then are missing.
     fn end_wait(&mut self, now: Instant) {
-        if !self.awaited.is_empty() && self.until.is_none_or(|until| until > now) {
+        let is_late = self.until.is_some_and(|until| until <= now);
+        if !self.awaited.is_empty() && !is_late {
             return;
         }
         let missing = Arc::new(AgentUsage::missing(NO_ANSWER));
@@ -76,6 +78,11 @@ impl UsageRead {
 }
 
 impl Subscriptions {
+    /// Returns whether there are usage reads.
+    pub(crate) fn has_usage_reads(&self) -> bool {
+        !self.has_no(SubscriptionKind::Usage(0))
+    }
+
     /// When the wait of the first usage read ends; `None` when none waits.
     pub(crate) fn usage_until(&self) -> Option<Instant> {
         let mut first = None;
@@ -95,13 +102,12 @@ impl Subscriptions {
     pub(super) fn end_usage_of_agent(&mut self, name: &Name) {
         let missing = Arc::new(AgentUsage::missing(DISCONNECTED));
         for (_, _, read) in self.reads() {
-            read.sampled(name, None, &missing);
+            read.take_sample(name, None, &missing);
         }
     }
 
-    /// Begins a usage read of the agents that its masks name. Each that can is sent a request,
-    /// unless one is under way. The response follows when all of them have responded, or its time
-    /// is over.
+    /// Begins a usage read. Each agent that its masks name is sent a request for a sample, unless
+    /// an earlier read awaits one: both reads share it.
     // [impl->swdd~usage-on-request~1]
     pub(crate) fn read_usage(
         &mut self,
@@ -111,6 +117,7 @@ impl Subscriptions {
         agents: &BTreeMap<Name, ConnectedAgent>,
         effects: &mut Effects,
     ) {
+        // First, the agents that it awaits, each with the number of the request for its sample.
         self.last_read += 1;
         let number = self.last_read;
         let mut open_requests = BTreeMap::new();
@@ -118,7 +125,7 @@ impl Subscriptions {
             open_requests.extend(read.awaited.clone());
         }
         // An older program, or one of another implementation, has no samples.
-        let missing = Arc::new(AgentUsage::missing("its agent does not tell"));
+        let missing = Arc::new(AgentUsage::missing("its agent cannot report usage"));
         let wanted = read.masks.named(USAGE);
         for (name, agent) in agents {
             if wanted.below(name).is_nothing() {
@@ -131,6 +138,7 @@ impl Subscriptions {
                 read.usage.insert(name.clone(), missing.clone());
             }
         }
+        // Then, the read itself, which may be refused.
         let awaited = read.awaited.clone();
         let subscription = Subscription {
             requester: requester.clone(),
@@ -140,7 +148,7 @@ impl Subscriptions {
         if let Err(error) = self.add(SubscriptionKind::Usage(number), key, subscription) {
             return effects.refuse(key, error);
         }
-        // The others have an open request.
+        // Finally, the requests with its own number. The others were sent for earlier reads.
         for (name, awaited) in &awaited {
             if *awaited == number {
                 effects.send_to_agent(name, FromServer::UsageRequest { number });
@@ -148,8 +156,8 @@ impl Subscriptions {
         }
     }
 
-    /// Takes over a sample of an agent for the reads that wait for it. `has_state` returns whether
-    /// an instance is known.
+    /// Takes a sample of an agent for the reads that await it. Values of instances without a state
+    /// (`has_state`) are dropped.
     pub(crate) fn usage_reported(
         &mut self,
         name: &Name,
@@ -159,21 +167,23 @@ impl Subscriptions {
     ) {
         usage.missing = None; // Only the server decides that a whole agent has no sample.
         for (workload, ids) in &mut usage.workloads {
-            ids.retain(|id, usage| {
-                if let Some(text) = &mut usage.missing {
-                    text.truncate(text.floor_char_boundary(MISSING_TEXT_MAX));
-                }
+            ids.retain(|id, _| {
                 has_state(&InstanceName {
                     workload: (**workload).into(),
                     id: (**id).into(),
                     agent: name.clone(),
                 })
             });
+            for usage in ids.values_mut() {
+                if let Some(text) = &mut usage.missing {
+                    text.truncate(text.floor_char_boundary(MISSING_TEXT_MAX));
+                }
+            }
         }
         usage.workloads.retain(|_, ids| !ids.is_empty());
         let usage = Arc::new(usage);
         for (_, _, read) in self.reads() {
-            read.sampled(name, Some(number), &usage);
+            read.take_sample(name, Some(number), &usage);
         }
     }
 
@@ -189,7 +199,7 @@ impl Subscriptions {
         ready
     }
 
-    /// Takes a read to respond to it.
+    /// Removes a read, to respond to it.
     pub(crate) fn take_read(
         &mut self,
         kind: SubscriptionKind,

@@ -322,7 +322,7 @@ fn an_agent_that_cannot_or_that_leaves_is_named_at_once() {
         rig.responses(),
         [answer(
             "1",
-            &[("plain", r#"{"missing":"its agent does not tell"}"#)]
+            &[("plain", r#"{"missing":"its agent cannot report usage"}"#)]
         )]
     );
     assert_eq!(

@@ -215,7 +215,7 @@ impl Workloads {
         for (name, rendered) in self.rendered(&change, source, &mut failed)? {
             let known = self.before_hooks().get(&name).map(|known| &known.workload);
             if known == rendered.as_ref() || failed.contains_key(&name) {
-                continue;
+                continue; // Unchanged, or not taken over.
             }
             let rendered = rendered.map(|workload| added(&name, workload));
             if let Some(added) = &rendered
@@ -244,8 +244,8 @@ impl Workloads {
         })
     }
 
-    /// Checks the modes of workloads and that they do not wait for each other after `change`. The
-    /// `failed` ones are left out.
+    /// Checks the state after `change` as a whole: the modes of workloads, and that no workloads
+    /// wait for each other. The `failed` ones are left out.
     pub(crate) fn check_together(
         &self,
         change: &DesiredChange,
@@ -277,6 +277,7 @@ impl Workloads {
                 modes.check(name, workload, item.is_some())?;
             }
         }
+        // If the change deletes the mode item, no other workload may name a mode.
         let deletes_item = item.is_none() && change.configs.contains_key(modes.item());
         if !deletes_item {
             return Ok(());
@@ -347,8 +348,8 @@ impl Workloads {
         Some(&added.workload)
     }
 
-    /// Makes the revisions of an update those of the hooks. A replaced instance ends even if the
-    /// hooks left its delete out, and an instance that does not exist cannot end.
+    /// Replaces the revisions of an update by those of the hooks. A replaced instance ends even if
+    /// the hooks left its delete out.
     fn change_by_hooks(
         &self,
         checked: &mut CheckedUpdate,
@@ -418,8 +419,8 @@ impl Workloads {
         revision.effective = effective;
     }
 
-    /// Renders the workloads that `change` names, and the users of the configs that it names;
-    /// `None` for a deleted one. At a start, workloads that need more than their share come last.
+    /// Renders the workloads that `change` names, and the users of the configs that it names. A
+    /// deleted workload is `None`.
     pub(crate) fn rendered(
         &self,
         change: &DesiredChange,
@@ -438,18 +439,22 @@ impl Workloads {
         self.templates.begin(TEMPLATE_STEPS_MAX, bytes);
         let mut start = StartBudget::new(names.len());
         let mut rendered = BTreeMap::new();
+        // An update has one pass. At a start, workloads that need more than their share are left
+        // for a second pass, in which they may take all remaining steps.
         for is_last in [source.is_update(), true] {
             for name in std::mem::take(&mut names) {
                 let Some(workload) = change.workload(&self.desired, name) else {
                     rendered.insert(name.clone(), None);
                     continue;
                 };
-                let config = |key: &str| change.config(&self.desired, key);
                 let result = if source.is_update() {
-                    self.templates.render(workload, config)
+                    self.templates
+                        .render(workload, |key| change.config(&self.desired, key))
                 } else {
                     self.templates
-                        .render_within(&mut start, is_last, workload, config)
+                        .render_within(&mut start, is_last, workload, |key| {
+                            change.config(&self.desired, key)
+                        })
                 };
                 let error = match result {
                     Ok(workload) => {

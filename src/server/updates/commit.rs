@@ -115,7 +115,7 @@ impl Updates {
             changes.desired(&before, &self.workloads.desired);
         }
         if writes_mode && let Some(modes) = &mut self.workloads.modes {
-            modes.cause = None;
+            modes.cause = None; // The mode is not that of the server any more.
         }
         // Then, the effective workloads. Restarted ones leave them for now.
         let leaving = self.begin_restart(&restarted);
@@ -179,9 +179,11 @@ impl Updates {
         self.make_effective(difference, &BTreeSet::new(), changes, now, effects);
     }
 
-    /// Makes `difference`, which is about workloads with their own agents, effective in the present
-    /// mode, while the restart of the workloads `restarted` begins or ends: replaces the effective
-    /// workloads that differ, notifies subscribers and sends each connected agent its part.
+    /// Replaces effective workloads, notifies subscribers and sends each connected agent its plan.
+    ///
+    /// `difference` is about workloads with their own agents; the mode, restarts and stops decide
+    /// which of them are effective there. `restarted` are workloads whose restart or stop begins or
+    /// ends.
     pub(super) fn make_effective(
         &mut self,
         difference: EffectiveDiff,
@@ -194,6 +196,7 @@ impl Updates {
             difference: EffectiveDiff { added, deleted },
             affected,
         } = self.workloads.in_mode(difference, restarted);
+        // The conditions follow from the dependents before the change.
         let deletes = self
             .deletes
             .with_conditions(deleted.clone(), &self.workloads);
@@ -238,8 +241,8 @@ impl Updates {
         }
     }
 
-    /// These instances with the agents on which they will start, also while a restart leaves them
-    /// out.
+    /// These instances with the agents on which they will start. While one is restarted, it is
+    /// effective without its agent.
     fn as_scheduled(&self, begun: Vec<InstanceName>) -> Vec<InstanceName> {
         let mut instances = Vec::with_capacity(begun.len());
         for instance in begun {
@@ -251,8 +254,8 @@ impl Updates {
         instances
     }
 
-    /// Makes workloads effective that a start cannot take over. They have no agent, so they never
-    /// start, and their state has the reason. An update that names one tries it again, see
+    /// Makes the workloads that a start cannot take over effective without an agent, so that they
+    /// never start. Their state has the reason. An update that names one tries it again, see
     /// [`Self::failed_at_start`].
     fn put_failed(&mut self, failed: Failed, now: Instant) {
         for (name, reason) in failed {
@@ -283,9 +286,9 @@ impl Updates {
         }
     }
 
-    /// The workloads that `masks` name and that the start could not take over: an update tries them
-    /// again although they are unchanged. A wider mask names none of them, since all of them may be
-    /// too much for one update.
+    /// The workloads that have failed at the start and that `masks` name one by one: an update
+    /// tries them again although they are unchanged. A mask of all workloads names none of them,
+    /// since all together may be too much for one update.
     pub(crate) fn failed_at_start(&self, masks: &[String]) -> BTreeMap<Name, Arc<Workload>> {
         let mut failed = BTreeMap::new();
         for mask in masks {
@@ -317,6 +320,7 @@ impl Updates {
         now: Instant,
         effects: &mut Effects,
     ) {
+        // First, the ends.
         let mut ended: Vec<AddedWorkload> = Vec::with_capacity(deleted.len());
         let mut before: BTreeMap<Name, Arc<Workload>> = BTreeMap::new();
         for InstanceName { workload: name, .. } in deleted {
@@ -325,6 +329,7 @@ impl Updates {
                 ended.push(stopped);
             }
         }
+        // Then, the begins. Workloads that stay in `before` have no successor.
         for entry in added {
             let name = &entry.instance.workload;
             let old = before.remove(name);
@@ -333,10 +338,9 @@ impl Updates {
             }
             self.begin_instance(entry, now, effects);
         }
+        // Finally, the ends that agents will report. An instance without a state has stopped
+        // already. One with a state may run, even if that is the end of an earlier revision.
         for stopped in ended {
-            // Without a state it has stopped already, and its end would never be reported. One that
-            // continues in another revision has a state, and may run: the last report may be the
-            // end of a still earlier revision.
             if self.workloads.states.get(&stopped.instance).is_some() {
                 self.deletes.note_stopping(stopped);
             } else {
@@ -350,6 +354,7 @@ impl Updates {
         }
     }
 
+    /// Makes one workload effective, and gives its instance a first state unless it has one.
     fn begin_instance(&mut self, added: &AddedWorkload, now: Instant, effects: &mut Effects) {
         let instance = &added.instance;
         self.workloads.begin(added);
@@ -369,21 +374,24 @@ impl Updates {
         }
     }
 
-    /// Removes the states of deleted instances that no agent was ever sent. Returns these, and the
-    /// deletes for agents.
-    ///
-    /// An instance was not sent if it has no agent, or if its agent is disconnected and never
-    /// reported a state. Too many instances of an agent that reports no ends are removed as well.
-    /// An instance that continues in another revision keeps its state.
+    /// Removes the states of deleted instances whose end no agent will report. Returns these states
+    /// and the deletes for agents. A deleted instance:
+    /// - continues in another revision: its state stays;
+    /// - was never sent to an agent: its state is removed, and no delete is sent;
+    /// - otherwise: its state stays until its agent reports the end. If the agent has too many such
+    ///   instances, the state is removed at once.
     fn remove_unsent(&mut self, deleted: Vec<DeletedWorkload>, effects: &mut Effects) -> ForAgents {
         let mut for_agents = ForAgents::default();
         for entry in deleted {
             let instance = entry.instance.clone();
-            let continues = self.workloads.is_wanted(&instance);
-            let is_unsent = self.is_unsent(&instance);
-            if continues || !is_unsent {
+            if self.workloads.is_wanted(&instance) {
                 for_agents.deletes.push(entry);
-                if continues || self.keep_deleted(&instance) {
+                continue;
+            }
+            if !self.is_unsent(&instance) {
+                for_agents.deletes.push(entry);
+                let is_kept = self.keep_deleted(&instance);
+                if is_kept {
                     continue;
                 }
             }
@@ -401,7 +409,8 @@ impl Updates {
         for_agents
     }
 
-    /// Returns whether an instance with a state was never sent to an agent.
+    /// Returns whether an instance with a state was never sent to an agent: it has none, or its
+    /// agent is disconnected and has never reported a state.
     fn is_unsent(&self, instance: &InstanceName) -> bool {
         if instance.agent.is_empty() {
             return true;
@@ -414,8 +423,8 @@ impl Updates {
         }
     }
 
-    /// Keeps the state of an instance that is not wanted any more until its agent reports its end.
-    /// Returns `false` when there is no room for it.
+    /// Keeps the state of a deleted instance until its agent reports the end. Returns `false` when
+    /// its agent has too many such instances.
     fn keep_deleted(&mut self, instance: &InstanceName) -> bool {
         let Some(state) = self.workloads.states.get(instance) else {
             return true;

@@ -52,11 +52,11 @@ impl NamesByInstance {
 /// Deletes that have not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Deletes {
-    /// Instances that agents were sent to stop, with the workloads that they need until then.
+    /// Instances that agents have to stop, with the workloads that they need until their end.
     stopping: NamesByInstance,
     /// Instances whose deletes were sent with conditions, with the workloads that they wait for. A
-    /// condition names a workload, so the server must relieve it when that workload continues in a
-    /// revision that does not need the deleted one.
+    /// condition names a workload, not an instance. If that workload continues without need of the
+    /// deleted one, the server removes the condition, see [`Deletes::relieve`].
     sent: NamesByInstance,
 }
 
@@ -77,12 +77,12 @@ impl Deletes {
         self.stopping.remove(instance);
     }
 
-    /// Notes that a delete is sent to an agent. Its conditions replace those of earlier deletes of
-    /// the same workload: an agent has one order for a workload at a time. If the newest delete
-    /// names an instance that was never started, an older instance that waits does so for the new
-    /// conditions.
+    /// Notes that a delete is sent to an agent. An agent has one order for a workload at a time, so
+    /// its conditions replace those of earlier deletes of the workload.
     pub(crate) fn note_sent(&mut self, deleted: &DeletedWorkload) {
         let own = &deleted.instance;
+        // The deleted instance may never have started. An older one that still waits to stop has
+        // the new conditions then.
         let mut waiting = vec![own.clone()];
         for (earlier, _) in of_workload(&self.sent.names, &own.workload) {
             if earlier.agent == own.agent && earlier != own {
@@ -114,7 +114,7 @@ impl Deletes {
         }
     }
 
-    /// Returns whether a delete of `instance` was sent, or it waits for its end.
+    /// Returns whether `instance` is being deleted.
     pub(crate) fn concern(&self, instance: &InstanceName) -> bool {
         self.sent.names.contains_key(instance) || self.stopping.names.contains_key(instance)
     }
@@ -126,11 +126,7 @@ impl Deletes {
     }
 
     /// The deletes of these instances with their conditions: each waits for the workloads that need
-    /// it running.
-    ///
-    /// These are effective ones, as they were before the update, and stopping ones that still have
-    /// a state. Of a stopped workload that exists again only the present revision applies: a
-    /// condition would name the new instance, which may never end.
+    /// it running. Call it before an update changes `workloads`.
     pub(crate) fn with_conditions(
         &mut self,
         deleted: Vec<InstanceName>,
@@ -143,6 +139,8 @@ impl Deletes {
             for name in workloads.dependents.of(&instance.workload) {
                 dependencies.insert(name.to_string(), CONDITION);
             }
+            // Earlier dependents that still stop. A condition has only a name: if that workload
+            // exists again, it would stand for the new instance, which may never end.
             for stopping in self.stopping.instances.of(&instance.workload) {
                 if !workloads.effective.contains_key(&stopping.workload) {
                     dependencies.insert(stopping.workload.to_string(), CONDITION);
@@ -169,10 +167,8 @@ impl Deletes {
         }
     }
 
-    /// Sends deletes again that have to wait for less after the states of the instances in
-    /// `changed` were reported: deletes that wait, as their agents report, for a workload that
-    /// exists in a revision which does not need them, or that waits for them in turn on another
-    /// agent.
+    /// Removes conditions that deletes need not wait for any more, after states of the `changed`
+    /// instances were reported. A delete that has fewer conditions is sent again.
     pub(crate) fn relieve<'n>(
         &mut self,
         changed: impl Iterator<Item = &'n InstanceName>,
@@ -202,8 +198,8 @@ impl Deletes {
         }
     }
 
-    /// The instances whose deletes wait and concern one of `changed`: themselves, and those that
-    /// wait for its workload.
+    /// The instances that wait to stop and may wait for less now: the `changed` ones, and instances
+    /// whose deletes wait for a changed workload.
     fn waiting_for<'n>(
         &self,
         changed: impl Iterator<Item = &'n InstanceName>,
@@ -253,11 +249,12 @@ impl Deletes {
         }
     }
 
-    /// Sends orders again whose instances wait for conditions that this server did not send: an
-    /// earlier server sent them, or this one on a connection that was lost with its last messages,
-    /// or the instance was started again while it waits and its end was reported. A wanted instance
-    /// may wait to be replaced by the same instance in another revision, or for a condition of its
-    /// node. If an agent reports that when it connects, it is sent the update once.
+    /// Sends orders again to agents whose instances wait to stop, but not because of an order that
+    /// this server knows: an earlier server sent it, a lost connection dropped a newer one, or the
+    /// end of the instance was reported before it started again.
+    ///
+    /// A wanted instance may wait as well, to be replaced by another revision of itself. Its order
+    /// is sent once, when the agent has just connected.
     pub(super) fn resend_unknown(
         &mut self,
         states: &[WorkloadState],
@@ -286,8 +283,8 @@ impl Deletes {
         }
     }
 
-    /// Sends a delete again; the successor of the instance on its agent is a part of the same
-    /// order.
+    /// Sends a delete again, together with the successor of the instance on the same agent: both
+    /// are one order.
     fn send_again(
         &mut self,
         deleted: DeletedWorkload,
@@ -312,11 +309,11 @@ impl Deletes {
     fn waits_for(&self, name: &str, other: &str, states: &WorkloadStates) -> bool {
         let mut next = vec![name];
         let mut seen = BTreeSet::new();
-        while let Some(name) = next.pop() {
+        while let Some(waiting) = next.pop() {
             if seen.len() > DELETE_CIRCLE_MAX {
                 return false;
             }
-            for (instance, awaited) in of_workload(&self.sent.names, name) {
+            for (instance, awaited) in of_workload(&self.sent.names, waiting) {
                 if !states.get(instance).is_some_and(is_waiting) {
                     continue;
                 }
@@ -340,13 +337,13 @@ fn is_waiting(state: &ExecutionState) -> bool {
     state.phase == Phase::StoppingWaitingToStop
 }
 
-/// Returns whether an old instance in this state may still run, or run again. Its last reported
-/// state may be outdated: an instance that waited to start or had ended may run again before its
-/// agent receives that it is not wanted.
+/// Returns whether an old instance with this last reported state may still run, or run again: its
+/// agent may start it before it receives the delete.
 fn may_run_again(state: Option<&ExecutionState>) -> bool {
     let Some(state) = state else { return false };
     let is_stopping = state.phase.state() == "Stopping" || state.phase == Phase::AgentDisconnected;
-    !(is_stopping && state.fulfils_delete(CONDITION))
+    let is_over = is_stopping && state.fulfils_delete(CONDITION);
+    !is_over
 }
 
 /// For tests of other files and crates.

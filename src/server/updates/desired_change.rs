@@ -216,8 +216,8 @@ fn unparsable(reason: impl std::fmt::Display) -> UpdateError {
     ))
 }
 
-/// The change of the current state by `update`. With `may_forget` the requester may name guarded
-/// updates by masks, to make them once more.
+/// The change of the current state by `update`. With `may_forget`, its masks may name guarded
+/// updates that were rolled back, so that these can be made once more.
 ///
 /// # Errors
 /// [`UpdateError`] when the new state cannot be read, a mask cannot be followed or the result lacks
@@ -390,8 +390,8 @@ impl Reach {
         reach
     }
 
-    /// The current state as a tree, with the entries in reach and all containers. Read-only parts
-    /// are there but empty: masks may name them without an effect.
+    /// The current state as a tree with the entries in reach. Read-only parts are there but empty:
+    /// masks may name them without an effect.
     fn tree(&self, current: StateView<'_>, may_forget: bool) -> Node {
         let desired = current.desired;
         let workloads = self.workloads.tree(&desired.workloads, |workload| {
@@ -480,8 +480,8 @@ impl EntriesInReach {
     }
 }
 
-/// Applies the masks to the part of the current state that they can reach. With `may_forget` they
-/// may name guarded updates.
+/// Applies the masks to the part of the current state that they can reach. `may_forget`, see
+/// [`requested_change`].
 fn patched(
     current: StateView<'_>,
     new: Node,

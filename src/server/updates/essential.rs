@@ -18,8 +18,8 @@ use ankaios_model::workload::ConfigItem;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Updates that waited for hooks when the server switched by itself. They are committed after the
-/// switch, although the mode that they may write is older than the failure.
+/// Updates that were not committed yet when the server switched the mode by itself. The mode that
+/// one of them writes is older than the failure, so it must not apply.
 #[derive(Debug, Default)]
 pub(super) struct OlderUpdates {
     updates: Vec<RequestKey>,
@@ -50,9 +50,8 @@ impl Updates {
         })
     }
 
-    /// Switches to the mode for failures, unless that is the mode already. An instance that is not
-    /// wanted any more, because another failure in the same report has switched the mode, has no
-    /// effect. `updates` wait for hooks.
+    /// Switches to the mode for failures, unless that is the mode already. `updates` are not
+    /// committed yet.
     // [impl->swdd~server-modes-failure~1]
     pub(crate) fn essential_failed(
         &mut self,
@@ -62,7 +61,7 @@ impl Updates {
         effects: &mut Effects,
     ) {
         if !self.workloads.is_wanted(&failure.instance) {
-            return;
+            return; // An earlier failure in the same report has switched the mode.
         }
         let Some(FailureSwitch { current, target }) = self.failure_switch() else {
             return;
@@ -91,8 +90,8 @@ impl Updates {
         Some(WorkloadState::new(instance.clone(), state.clone()))
     }
 
-    /// Writes the mode for failures again if the update `key`, which has its response now, waited
-    /// for hooks when the server switched by itself, and has written another mode.
+    /// Notes that the update `key` has its result. If it is older than the last switch of the
+    /// server by itself and has written another mode, writes the mode for failures again.
     pub(crate) fn older_update_done(
         &mut self,
         key: &RequestKey,
@@ -114,7 +113,7 @@ impl Updates {
             );
             self.write_mode(target, cause, now, effects);
         } else if let Some(modes) = &mut self.workloads.modes {
-            modes.cause = Some(cause);
+            modes.cause = Some(cause); // The update may have removed it with the same mode.
         }
     }
 

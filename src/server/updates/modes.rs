@@ -142,13 +142,18 @@ impl Modes {
 
     /// Checks the config item.
     pub(crate) fn check_item(&self, item: Option<&ConfigItem>) -> Result<(), ModeError> {
-        match item {
-            Some(item) if !text(Some(item)).is_some_and(is_name) => Err(ModeError::Wrong(format!(
-                "Config item '{}' must be the name of a mode. {NAME_RULE}",
-                self.item()
-            ))),
-            _ => Ok(()),
+        if item.is_none() {
+            return Ok(());
         }
+        if let Some(mode) = text(item)
+            && is_name(mode)
+        {
+            return Ok(());
+        }
+        Err(ModeError::Wrong(format!(
+            "Config item '{}' must be the name of a mode. {NAME_RULE}",
+            self.item()
+        )))
     }
 
     /// Checks the tags of a workload for modes. `has_item` is whether there will be a current mode.
@@ -188,15 +193,16 @@ impl Modes {
                 "Workload '{name}' refers to config item '{item}'; no template may depend on the mode"
             )));
         }
-        let essential = self.on_failure().and(workload.tags.get(ESSENTIAL_TAG));
-        match essential {
-            Some(value) if ![ESSENTIAL, NOT_ESSENTIAL].contains(&value.as_str()) => {
-                Err(ModeError::Wrong(format!(
-                    "Tag 'essential' of workload '{name}' must be 'true' or 'false'"
-                )))
-            }
-            _ => Ok(()),
+        // The tag 'essential' has a meaning only with a mode for failures.
+        if self.on_failure().is_some()
+            && let Some(value) = workload.tags.get(ESSENTIAL_TAG)
+            && ![ESSENTIAL, NOT_ESSENTIAL].contains(&value.as_str())
+        {
+            return Err(ModeError::Wrong(format!(
+                "Tag 'essential' of workload '{name}' must be 'true' or 'false'"
+            )));
         }
+        Ok(())
     }
 
     /// Checks that `change` may delete the config item: hooks may have given the tag to a workload
@@ -282,10 +288,11 @@ impl Modes {
         self.failed.contains(instance)
     }
 
-    /// Forgets the failures of instances that have ended.
+    /// Forgets the failures of instances that end. One that continues in another revision is kept.
     pub(crate) fn forget_failures(&mut self, EffectiveDiff { added, deleted }: &EffectiveDiff) {
         self.failed.retain(|failed| {
-            !deleted.contains(failed) || added.iter().any(|added| added.instance == *failed)
+            let continues = added.iter().any(|added| added.instance == *failed);
+            continues || !deleted.contains(failed)
         });
     }
 
@@ -308,6 +315,7 @@ impl Modes {
                 {
                     &added.workload
                 }
+                // It is not wanted any more, or not essential.
                 _ => {
                     self.failed.remove(instance);
                     continue;
@@ -319,7 +327,7 @@ impl Modes {
                     failures.push(report.clone());
                 }
             } else if state.phase != Phase::AgentDisconnected {
-                self.failed.remove(instance);
+                self.failed.remove(instance); // It has recovered.
             }
         }
         failures

@@ -15,12 +15,12 @@ use std::time::Instant;
 /// The open questions about a connected agent that its first report answers.
 #[derive(Debug)]
 pub(super) struct FirstReport {
-    /// Instances with a state that were not wanted any more when the agent connected, and that it
-    /// has not reported since. They are gone if its first report ends without them.
+    /// Unwanted instances with a state that the agent has not reported yet on this connection. They
+    /// are gone if its first report ends without them.
     pub(super) unconfirmed: BTreeSet<InstanceName>,
-    /// Wanted instances that wait because of an order of an earlier server or connection, and whose
-    /// update was sent again. `None` after the first report: then instances wait because of orders
-    /// of this connection.
+    /// Wanted instances whose order was sent again on this connection, see
+    /// [`Deletes::resend_unknown`](super::deletes::Deletes::resend_unknown). `None` after the first
+    /// report: from then on instances wait because of orders of this connection.
     resent: Option<BTreeSet<InstanceName>>,
 }
 
@@ -128,7 +128,8 @@ impl Updates {
         }
     }
 
-    /// Counts the reported instance of a connected agent. Cuts the info of an unwanted one.
+    /// Decides about one reported state of a connected agent. Of an unwanted instance it counts the
+    /// state, and cuts its info.
     fn take_report(&mut self, WorkloadState { instance, state }: &mut WorkloadState) -> ReportFate {
         if let Some(agent) = self.agents.get_mut(&instance.agent) {
             agent.unconfirmed.remove(instance);
@@ -153,8 +154,8 @@ impl Updates {
         }
     }
 
-    /// Ends the first report of an agent: an unwanted instance that it has not reported was removed
-    /// while it was disconnected. No later report could say that.
+    /// Ends the first report of an agent. An unwanted instance that is not part of it was removed
+    /// while the agent was disconnected, and no later report will contain it.
     pub(crate) fn all_states_reported(&mut self, name: &Name, now: Instant, effects: &mut Effects) {
         let Some(agent) = self.agents.get_mut(name) else {
             return;
@@ -170,7 +171,7 @@ impl Updates {
     }
 
     /// Stores states that were reported, or follow from the loss of an agent, and passes them on.
-    /// `changes` come with them.
+    /// `changes` are published with them.
     fn take_states(
         &mut self,
         states: Vec<WorkloadState>,

@@ -18,9 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 impl Updates {
-    /// The workloads `names` and their dependents, direct or not. Of an update, `revisions` are the
-    /// changed workloads, and only those of `names` apply. A workload without an agent is not
-    /// restarted.
+    /// The workloads that a request restarts: `names` and their dependents, direct or not. A
+    /// request with a new state restarts only those of `names` that it changes; `revisions` are the
+    /// changed workloads. A workload without an agent is not restarted.
     ///
     /// # Errors
     /// One of them cannot be restarted.
@@ -62,7 +62,14 @@ impl Updates {
                     "workload '{name}' does not run: it is stopped; 'ank start {name}' starts it"
                 )
             }
-            Some(added) if self.workloads.seen(added).instance.agent.is_empty() => {
+            Some(added)
+                if self
+                    .workloads
+                    .in_present_mode(added)
+                    .instance
+                    .agent
+                    .is_empty() =>
+            {
                 format!("workload '{name}' does not run: it is outside of the current mode")
             }
             Some(added) => return Ok(added.instance.workload.clone()),
@@ -84,13 +91,13 @@ impl Updates {
         )))
     }
 
-    /// Begins a restart of these workloads, and merges other restarts of some of them. Returns the
-    /// workloads that leave the effective state. A workload that waits to start is none of them: it
-    /// starts anyway, and agents of other implementations may never report the end of an instance
-    /// that they have not started.
+    /// Begins a restart of these workloads. Other restarts of some of them become a part of it.
+    /// Returns the workloads that leave the effective state.
     pub(super) fn begin_restart(&mut self, restarted: &BTreeSet<Name>) -> BTreeSet<Name> {
         let mut names = BTreeSet::new();
         for name in restarted {
+            // A workload that waits to start does not leave: it starts anyway, and agents of other
+            // implementations may never report the end of an instance that has not started.
             if let Some(added) = self.workloads.effective.get(name)
                 && self.has_started(&added.instance)
             {
@@ -116,9 +123,8 @@ impl Updates {
         names
     }
 
-    /// Completes the begin of the newest restart, after its workloads have left the effective
-    /// state. It waits for the ends of their instances, and of instances whose deletes wait for
-    /// these.
+    /// Notes the instances whose ends the newest restart waits for, after its workloads have left
+    /// the effective state: their own instances, and instances that stop only after these.
     pub(super) fn restart_begun(&mut self, names: &BTreeSet<Name>) {
         if names.is_empty() {
             return;
@@ -139,7 +145,7 @@ impl Updates {
     }
 
     /// Returns whether the delete of an instance waits for one of `names`, and for no other
-    /// workload with an agent: such a delete may wait without end.
+    /// workload with an agent: that one may never end, and the restart must not wait for it.
     fn waits_only_for(&self, instance: &InstanceName, names: &BTreeSet<Name>) -> bool {
         let mut waits_for_one = false;
         for name in self.deletes.conditions(instance) {
@@ -155,6 +161,7 @@ impl Updates {
         waits_for_one
     }
 
+    /// Returns whether its agent has begun to start an instance.
     fn has_started(&self, instance: &InstanceName) -> bool {
         match self.workloads.states.get(instance) {
             Some(state) => !matches!(
@@ -176,9 +183,9 @@ impl Updates {
         self.workloads.is_unwanted(instance) || state.phase.state() == "Stopping"
     }
 
-    /// The running dependents of workloads that are being restarted, with these workloads. Such a
-    /// dependent waited to start when the restart began, and started before its agent received the
-    /// restart. The delete of the workload that it needs would wait for its end.
+    /// The dependents that have started during a restart of a workload that they need, with these
+    /// workloads. Such a dependent waited to start when the restart began. It must be restarted as
+    /// well: the delete of the workload that it needs waits for its end.
     fn started_since(&self, rollouts: &Rollouts) -> BTreeSet<Name> {
         let mut late = BTreeSet::new();
         for restart in &self.workloads.restarts {

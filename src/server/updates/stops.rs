@@ -62,9 +62,9 @@ impl Updates {
         }
     }
 
-    /// Checks that no active dependent of the workloads that will be `stopped` is left: it has to
-    /// end first, so it has to be stopped as well. One that is restarted with its dependencies
-    /// ends by itself, and what needs it does not keep it.
+    /// Checks that the active dependents of all `stopped` workloads are stopped as well: a workload
+    /// cannot stop before its dependents have ended. A dependent that is restarted with its
+    /// dependencies ends by itself, so it and its own dependents may stay.
     fn check_dependents(&self, stopped: &BTreeSet<Name>) -> Result<(), UpdateError> {
         let mut new: Vec<Name> = Vec::new();
         for name in stopped.difference(&self.workloads.stopped) {
@@ -76,7 +76,8 @@ impl Updates {
         let mut open = new.clone();
         while let Some(needed) = open.pop() {
             for name in self.workloads.dependents.of(&needed) {
-                if !seen.insert(name.clone()) || self.follows(name, &mut bytes_left) {
+                let is_new = seen.insert(name.clone());
+                if !is_new || self.follows(name, &mut bytes_left) {
                     continue;
                 }
                 if !stopped.contains(name) && self.is_active(name) {
@@ -108,8 +109,8 @@ impl Updates {
         )))
     }
 
-    /// Whether a workload is restarted with those that it needs running. `bytes_left`, see
-    /// [`LIFECYCLE_BYTES_MAX`]: when there are none left, it counts as one that is not.
+    /// Returns whether a workload is restarted with the workloads that it needs running. Returns
+    /// `false` when no `bytes_left` are left to read it, see [`LIFECYCLE_BYTES_MAX`].
     fn follows(&self, name: &Name, bytes_left: &mut usize) -> bool {
         let Some(added) = self.workloads.effective.get(name) else {
             return false;
@@ -122,7 +123,7 @@ impl Updates {
         }
     }
 
-    /// Whether a workload runs or will run on its agent.
+    /// Returns whether a workload runs or will run on its agent.
     fn is_active(&self, name: &Name) -> bool {
         let Some(added) = self.workloads.effective.get(name) else {
             return false;
@@ -174,8 +175,8 @@ impl Updates {
         self.workloads.stopped = stopped;
     }
 
-    /// Forgets stopped workloads that do not exist any more: one that is created again runs. An
-    /// open update that has deleted one may restore it.
+    /// Forgets stopped workloads that do not exist any more: if one is created again, it runs. One
+    /// that an open update has deleted is kept, since a rollback may restore it.
     pub(crate) fn forget_stopped(&mut self, rollouts: &Rollouts) {
         if self.workloads.stopped.is_empty() {
             return;
@@ -193,16 +194,19 @@ impl Updates {
     /// if none is stopped.
     pub(crate) fn stop_warning(&self, is_stored: bool) -> Option<String> {
         let names: Vec<&str> = self.workloads.stopped.iter().map(|name| &**name).collect();
+        if names.is_empty() {
+            return None;
+        }
         let (first, rest) = names.split_at(names.len().min(NAMES_IN_TEXT));
         let listed = first.join("', '");
         let arguments = first.join(" ");
-        let mut text = match (first.len(), rest.len()) {
-            (0, _) => return None,
-            (1, _) => format!("workload '{listed}' is stopped until 'ank start {arguments}'"),
-            (_, 0) => format!("workloads '{listed}' are stopped until 'ank start {arguments}'"),
-            (_, more) => {
-                format!("workloads '{listed}' and {more} more are stopped until 'ank start NAME'")
-            }
+        let mut text = if names.len() == 1 {
+            format!("workload '{listed}' is stopped until 'ank start {arguments}'")
+        } else if rest.is_empty() {
+            format!("workloads '{listed}' are stopped until 'ank start {arguments}'")
+        } else {
+            let more = rest.len();
+            format!("workloads '{listed}' and {more} more are stopped until 'ank start NAME'")
         };
         if !is_stored {
             text.push_str(" or a restart of the server, which has no 'state_dir'");

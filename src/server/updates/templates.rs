@@ -288,18 +288,21 @@ impl Templates {
         RenderError::Field { field, reason }
     }
 
-    /// Renders one template. The steps of each part are taken before the engine does it.
+    /// Renders one template. The steps of each part are taken before the engine does that part.
     fn text(&self, template: &str, values: &TemplateValues) -> Result<String, String> {
         if depth(template) > TEMPLATE_DEPTH_MAX {
             return Err(format!(
                 "blocks or brackets are nested more than {TEMPLATE_DEPTH_MAX} deep"
             ));
         }
+        // First, compile it.
         let steps = cost::of_compiling(template);
         self.steps.take(steps).map_err(render_error)?;
         let mut compiled = Template::compile(template).map_err(syntax_error)?;
+        // Then, add the elements that count the steps of blocks while it is rendered.
         let steps = Pricing::new(values.size).prepare(&mut compiled)?;
         self.steps.take(steps).map_err(render_error)?;
+        // Finally, render it.
         let mut output = BoundedOutput {
             bytes: Vec::new(),
             uncounted: 0,

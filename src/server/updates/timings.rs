@@ -74,19 +74,23 @@ impl Timings {
         now: Instant,
         is_wanted: bool,
     ) {
-        let moment = self.moment(now);
-        let is_removed = state.phase == Phase::Removed;
-        match self.instances.get_mut(instance) {
-            // It is restarted in another container, or its predecessor of the same name has ended.
-            Some(times) if is_removed && is_wanted => times.restart(),
-            _ if is_removed => self.remove(instance),
-            Some(times) => times.report(state, moment),
-            None => {
-                let mut times = StartTimes::default();
-                times.report(state, moment);
-                self.instances.insert(instance.clone(), times);
+        if state.phase == Phase::Removed {
+            match self.instances.get_mut(instance) {
+                // It is restarted in another container, or its predecessor of the same name has
+                // ended.
+                Some(times) if is_wanted => times.restart(),
+                _ => self.remove(instance),
             }
+            return;
         }
+        let moment = self.moment(now);
+        if let Some(times) = self.instances.get_mut(instance) {
+            times.report(state, moment);
+            return;
+        }
+        let mut times = StartTimes::default();
+        times.report(state, moment);
+        self.instances.insert(instance.clone(), times);
     }
 
     /// Forgets an instance that is not wanted and has no state any more.
@@ -139,7 +143,7 @@ impl StartTimes {
         let phase = state.phase;
         let is_begin = match phase {
             Phase::PendingInitial | Phase::PendingWaitingToStart | Phase::PendingStarting => true,
-            // After a lost connection only the newest state is reported, perhaps of a later start.
+            // A lost connection can hide the begin of this start.
             Phase::Running => self.ended.is_some(),
             _ => false,
         };

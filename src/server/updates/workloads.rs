@@ -20,8 +20,7 @@ use std::sync::Arc;
 
 /// Additional info stored of an unwanted instance, in bytes.
 pub(crate) const UNWANTED_INFO_MAX: usize = 256;
-/// Instances of one agent that were never wanted, as long as it is connected. More can only be a
-/// mistake or an attack.
+/// Limit of never wanted instances of one connected agent. More can only be a mistake or an attack.
 pub(crate) const NEVER_WANTED: usize = 1_000;
 /// Never wanted instances of one workload on one agent: containers of a few earlier revisions may
 /// be left. Each is compared with all known deletes.
@@ -158,14 +157,14 @@ impl Workloads {
         self.placed.as_ref().unwrap_or(&self.effective)
     }
 
-    /// Begins to keep the workloads with their own agents.
+    /// Begins to keep the workloads with their own agents, see [`Self::placed`].
     pub(super) fn keep_placed(&mut self) {
         if self.placed.is_none() {
             self.placed = Some(self.effective.clone());
         }
     }
 
-    /// Ends that once all workloads are effective with their own agents.
+    /// Drops them again, once every workload is effective with its own agent.
     pub(super) fn drop_placed(&mut self) {
         if self.modes.is_none() && self.restarts.is_empty() && self.stopped.is_empty() {
             self.placed = None;
@@ -173,8 +172,8 @@ impl Workloads {
     }
 
     /// Applies `difference`, which is about workloads with their own agents. Returns the difference
-    /// of the effective workloads, in the present mode and while the workloads `restarted`, which
-    /// are restarted, stopped or started, leave the effective state or come back.
+    /// of the effective workloads that follows from it, from a switch of the mode, and from the
+    /// workloads `restarted`, whose restart or stop begins or ends.
     pub(crate) fn in_mode(
         &mut self,
         difference: EffectiveDiff,
@@ -213,14 +212,14 @@ impl Workloads {
         }
     }
 
-    /// The placed workload `name` as it has to be effective at present: without its agent outside
-    /// of the current mode, and while it is restarted.
+    /// The workload `name` as it must be effective now: without its agent while it is restarted or
+    /// stopped, and outside of the current mode.
     fn present(&self, name: &Name) -> Option<AddedWorkload> {
         let added = self.placed().get(name)?;
         if self.is_restarting(added) {
             Some(without_agent(added))
         } else {
-            Some(self.seen(added))
+            Some(self.in_present_mode(added))
         }
     }
 
@@ -239,10 +238,10 @@ impl Workloads {
         }
     }
 
-    /// The placed workload `added` as it is effective in the present mode unless it is stopped,
-    /// once it is not restarted.
+    /// The workload `added` as it is effective without a restart: without its agent while it is
+    /// stopped, and outside of the current mode.
     // [impl->swdd~server-modes-outside-is-not-scheduled~1]
-    pub(crate) fn seen(&self, added: &AddedWorkload) -> AddedWorkload {
+    pub(crate) fn in_present_mode(&self, added: &AddedWorkload) -> AddedWorkload {
         let is_stopped = self.stopped.contains(&added.instance.workload);
         if self.is_in_mode(added) && !is_stopped {
             added.clone()
@@ -251,9 +250,10 @@ impl Workloads {
         }
     }
 
-    /// The workload `name`, as [`Self::seen`], if it has an agent then.
+    /// The workload `name` with its agent. `None` if it is stopped, outside of the current mode, or
+    /// has no agent. A restart is ignored.
     pub(crate) fn scheduled(&self, name: &Name) -> Option<AddedWorkload> {
-        let added = self.seen(self.placed().get(name)?);
+        let added = self.in_present_mode(self.placed().get(name)?);
         if added.instance.agent.is_empty() {
             return None;
         }
@@ -261,11 +261,12 @@ impl Workloads {
     }
 
     /// The changes of these revisions to the effective workloads of the present mode.
-    pub(crate) fn seen_in_mode(&self, revisions: &BTreeMap<Name, Revision>) -> EffectiveDiff {
+    pub(crate) fn difference_in_mode(&self, revisions: &BTreeMap<Name, Revision>) -> EffectiveDiff {
         let mut difference = EffectiveDiff::default();
         for (name, revision) in revisions {
-            let seen = revision.effective.as_ref().map(|added| self.seen(added));
-            difference.compare(self.effective.get(name), seen);
+            let effective = revision.effective.as_ref();
+            let new = effective.map(|added| self.in_present_mode(added));
+            difference.compare(self.effective.get(name), new);
         }
         difference
     }
@@ -326,7 +327,7 @@ impl Workloads {
         ExecutionState::plain(Phase::NotScheduled)
     }
 
-    /// Updates the infos of those among `names` that are not scheduled: they name the mode.
+    /// Updates the infos of those of `names` that are not scheduled: an info names the reason.
     pub(crate) fn refresh_infos(&mut self, names: &BTreeSet<Name>) {
         for name in names {
             let Some(added) = self.effective.get(name) else {
@@ -467,9 +468,9 @@ impl CountedInstances {
 }
 
 impl UnwantedInstances {
-    /// Takes over that a connected agent reports a state of an unwanted instance, with a text of at
-    /// most [`UNWANTED_INFO_MAX`] bytes. Returns `false` when the state cannot be kept, since there
-    /// are too many.
+    /// Notes that a connected agent reports a state of an unwanted instance, with an info of at
+    /// most
+    /// [`UNWANTED_INFO_MAX`] bytes. Returns `false` when there are too many to keep this one.
     pub(crate) fn report(&mut self, instance: &InstanceName) -> bool {
         if let Some(deleted) = self.deleted.get(&instance.agent)
             && deleted.all.contains_key(instance)
@@ -494,9 +495,9 @@ impl UnwantedInstances {
         own.add(instance, bytes, NEVER_WANTED_OF_WORKLOAD)
     }
 
-    /// Takes over that an instance is not wanted any more, while it has a state with a text of
-    /// `info` bytes. Returns `false` when the state cannot be kept until the agent reports its end,
-    /// since there are too many of this agent.
+    /// Notes that an instance is not wanted any more. Its state, with an info of `info` bytes, is
+    /// kept until its agent reports the end. Returns `false` when this agent has too many to keep
+    /// this one.
     pub(crate) fn delete(&mut self, instance: &InstanceName, info: usize) -> bool {
         let bytes = instance.bytes() + info.max(UNWANTED_INFO_MAX) + STATE_BYTES;
         let own = self.deleted.entry(instance.agent.clone()).or_default();

@@ -21,7 +21,7 @@ pub(crate) fn restart(rig: &mut Rig) {
     let mut server = ServerLoop::new();
     server.set_clock(rig.clock.clone());
     server.start_again_with(stored).unwrap();
-    let (mut store, writes) = StateStore::unattended();
+    let (mut store, writes) = StateStore::without_writer();
     server
         .take_unsaved()
         .into_iter()

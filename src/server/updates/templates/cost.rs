@@ -59,6 +59,7 @@ pub(crate) fn of_compiling(template: &str) -> usize {
 
 /// The steps of one tag at `place` in the template; `rest` is the text behind its braces.
 fn of_tag(rest: &str, place: usize, last_comment: usize) -> usize {
+    // The text up to the next tag, and that text from the sign of the tag on.
     let stretch = &rest[..rest.find("{{").unwrap_or(rest.len())];
     let sign = stretch.trim_start_matches(['{', '~', ' ', '\t', '\r', '\n']);
     // The engine reads the text before the tag once more, to find the line.
@@ -74,6 +75,7 @@ fn of_tag(rest: &str, place: usize, last_comment: usize) -> usize {
         };
         return base + length / RAW_BYTES + searched / COMMENT_BYTES;
     }
+    // The engine reads the inside of an alternative up to three times.
     let inside = stretch.len() - sign.len() + end_of_tag(sign);
     let reads = if sign.starts_with("else") || sign.starts_with('^') {
         3
