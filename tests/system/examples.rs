@@ -1,5 +1,5 @@
-//! The examples of `docs/examples/`: each command of their pages is run as it stands, on real
-//! podman, and has to print what the page shows.
+//! The examples of `docs/examples/` and the tour of the README: each command of these pages is run
+//! as it stands, on real podman, and has to print what the page shows.
 //!
 //! In a page `...` stands for any number of lines. Blanks, empty lines, times, durations and
 //! numbers of attempts are not compared. A command that only reads is repeated until it prints what
@@ -153,11 +153,14 @@ impl Example {
         plain_lines(self.cluster.finish(command, "").stdout.lines())
     }
 
-    /// Runs the commands of the page.
+    /// Runs the commands of the page of the example.
     fn run(&self) {
         let page = source(self.name).join("README.md");
-        let page = std::fs::read_to_string(page).expect("an example has a page");
-        let shown = commands(&page);
+        self.run_page(&std::fs::read_to_string(page).expect("an example has a page"));
+    }
+
+    fn run_page(&self, page: &str) {
+        let shown = commands(page);
         assert!(shown.len() > 2, "{}: its page shows no commands", self.name);
         for Shown { command, lines } in shown {
             let wanted = plain_lines(lines.iter().map(String::as_str));
@@ -308,6 +311,17 @@ fn files_and_templates() {
 #[test]
 fn first_steps_on_two_nodes() {
     Example::start("first-steps", Podman::new()).run();
+}
+
+#[test]
+fn tour_of_the_readme_prints_what_it_shows() {
+    let page = std::fs::read_to_string(repository("README.md")).expect("it is there");
+    let (_, manifest) = page.split_once("```yaml\n").expect("it has a manifest");
+    let (manifest, _) = manifest.split_once("```").expect("the manifest ends");
+    let example = Example::start("first-steps", Podman::new());
+    let file = example.cluster.folder().join("example/demo.yaml");
+    std::fs::write(file, manifest).expect("own folder is writable");
+    example.run_page(&page);
 }
 
 #[test]
