@@ -8,7 +8,7 @@
 //! rooms.
 //!
 //! A workload goes down this list as a manifest, and its state comes back up. Each file begins with
-//! what it is and which thread runs it.
+//! its job and the thread that runs it.
 //!
 //! ```text
 //! bin/            ank-server, ank-agent, ank; ankaios (all in one file), ank-schema (the schema of manifests)
@@ -17,7 +17,7 @@
 //! server/         manifest in, plans out, states in, responses out: ServerLoop
 //!   requests.rs, admission.rs        requests of clients, and which is served first
 //!   subscriptions/                   the part with open subscriptions: events, logs, usage
-//!   sessions/                        the part with who is connected, outboxes, agents and rights
+//!   sessions/                        the part with connected peers, outboxes, agents and rights
 //!   effects.rs                       what parts want to happen outside of them; lib.rs does it
 //!   updates/                         the part with workloads and states. An update is read (desired_change.rs),
 //!                                    checked (checks.rs), rendered (templates.rs), compared (plan.rs) and
@@ -27,10 +27,9 @@
 //!   connections.rs                           peers connect, report and disconnect
 //!   history.rs, expiry.rs                    the last changes of states; certificates that expire soon
 //! agent/          plans in, containers running, states out
-//!   scheduler/    messages in, states out; workloads.rs has one record per workload: what is wanted, what it
-//!                 waits for, what it has
-//!   workload/     the control loop of one workload: all its containers; mailbox.rs has what the scheduler wants
-//!                 of it
+//!   scheduler/    messages in, states out; workloads.rs has one record per workload: its desired
+//!                 instance, its waits, its last status
+//!   workload/     the control loop of one workload: all its containers; mailbox.rs has its target
 //!   state_checker.rs                         what becomes of them
 //!   control_interface/                       workloads that talk to the cluster
 //!   images/                                  images that no workload needs any more

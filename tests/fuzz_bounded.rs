@@ -1,5 +1,5 @@
-//! The fuzz targets with a few thousand inputs from a fixed seed: what they begin with, changed at
-//! random, and every input that was once found to be wrong (tests/fuzz/found/<target>/).
+//! The fuzz targets with a few thousand inputs from a fixed seed: valid inputs, changed at random,
+//! and every input that was once found to be wrong (tests/fuzz/found/<target>/).
 //!
 //! `ANKAIOS_FUZZ_INPUTS=100000` takes more of them. `ANKAIOS_FUZZ_SEEDS=<folder>` writes what the
 //! targets begin with, for cargo-fuzz (scripts/fuzz.sh).

@@ -170,7 +170,7 @@ impl<C: Clock> FolderRemoval<'_, C> {
     }
 
     /// Removes the entries of `folder`; `not_empty` is called for folders that are not empty. When
-    /// nothing was removed or moved, another try would do no more.
+    /// nothing was removed or moved, another try would change nothing.
     fn remove_entries(
         &self,
         folder: &OwnedFd,

@@ -101,7 +101,7 @@ impl SteppedLoops {
         (loops, Box::new(start))
     }
 
-    /// Makes the next starts fail, as if the system had no more threads.
+    /// Makes the next starts fail, as if the system had no threads left.
     pub(crate) fn refuse(&self, refuse: bool) {
         self.refuse.store(refuse, Ordering::Relaxed);
     }

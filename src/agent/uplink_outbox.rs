@@ -148,8 +148,8 @@ pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
 }
 
 impl UplinkOutbox {
-    /// Puts a state behind those that wait; never waits. All are sent in order as long as there are
-    /// few.
+    /// Puts a state behind the pending ones; never waits. All are sent in order as long as there
+    /// are few.
     pub(crate) fn put(&self, state: WorkloadState) {
         self.0.slots.lock().put(state);
         self.0.wake();
@@ -239,8 +239,7 @@ impl UplinkOutbox {
         requests.any(|waiting| waiting.taken.is_some())
     }
 
-    /// Ends the requests with this prefix: those that were not sent are dropped, and the others are
-    /// cancelled.
+    /// Ends the requests with this prefix: unsent ones are dropped, and the others are cancelled.
     pub(crate) fn end_requests(&self, prefix: &str, cancels: Vec<Request>) {
         let mut slots = self.0.slots.lock();
         slots
@@ -318,7 +317,7 @@ enum Sent {
     One,
     /// Nothing waits.
     Nothing,
-    /// The connection takes no more; `uplink` is woken when it does.
+    /// The connection is full; `uplink` is woken when it takes messages again.
     Full,
 }
 

@@ -420,7 +420,7 @@ struct ConfigCheck<'m> {
     root: &'m Yaml,
     /// Whether to warn about configurations that engines refuse.
     warns_of_engines: bool,
-    /// Number of warnings, also of those that are not printed.
+    /// Number of warnings, including unprinted ones.
     warnings: usize,
     errors: Vec<CliError>,
     output: &'m mut Output,

@@ -609,7 +609,7 @@ pub(crate) struct ValidateArguments {
 /// Options of `apply`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ApplyArguments {
-    /// What is applied.
+    /// The manifests, and what to do with them.
     #[command(flatten)]
     pub(crate) input: ManifestArguments,
     /// Show what would change and change nothing; exit with 6 when something would
@@ -637,7 +637,7 @@ pub(crate) struct ApplyArguments {
 /// Options of `diff`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DiffArguments {
-    /// What is compared.
+    /// The manifests to compare with the desired state.
     #[command(flatten)]
     pub(crate) input: ManifestArguments,
     /// Format of the output

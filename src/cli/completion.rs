@@ -381,7 +381,7 @@ mod tests {
         ] {
             let Candidates { parts, of_state } = candidates(command, argument).unwrap();
             let mut state = state();
-            // Only what is read.
+            // Only the parts of its masks.
             let is_read = |part: &str| {
                 parts
                     .iter()

@@ -1,5 +1,5 @@
-//! `ank mode`: the modes of the server, the switch to one of them, and what is checked before
-//! workloads that name some are sent.
+//! `ank mode`: the modes of the server, the switch to one of them, and the checks of workloads with
+//! modes before they are sent.
 //!
 //! Thread: `main`.
 

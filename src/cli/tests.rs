@@ -60,7 +60,7 @@ pub(crate) struct ScriptedServer {
     pub(crate) reads: Vec<Vec<String>>,
     /// New states and masks of the updates.
     pub(crate) updates: Vec<(Node, Vec<String>)>,
-    /// What they restart.
+    /// The workloads that they restart.
     pub(crate) restarts: Vec<Vec<String>>,
     /// Requests to stop and start.
     pub(crate) stops: Vec<StopAndStart>,

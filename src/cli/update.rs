@@ -781,8 +781,8 @@ impl WaitState {
         }
     }
 
-    /// Stops waiting for instances that will not reach their states: those of disconnected agents,
-    /// and those that need one which is not relevant on its node.
+    /// Stops waiting for instances that will not reach their states: instances of disconnected
+    /// agents, and dependents of one that is not relevant on its node.
     fn stop_waiting_in_vain(&mut self) {
         for (instance, watched) in &mut self.watched {
             let is_awaited = match self.absent {

@@ -243,7 +243,7 @@ pub struct Restart {
 named_enum! {
     /// Which other workloads a workload is restarted with.
     RestartWith {
-        /// Those that it needs running.
+        /// Its dependencies with `ADD_COND_RUNNING`.
         Dependencies = "DEPENDENCIES",
     }
 }

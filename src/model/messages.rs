@@ -43,7 +43,7 @@ pub enum ToServer {
         /// The lines.
         entries: Vec<LogEntry>,
     },
-    /// No more log lines of this instance for the requester with this id.
+    /// The end of the log lines of this instance for the requester with this id.
     LogsStop {
         /// Full id of the logs request.
         request_id: String,
@@ -361,7 +361,7 @@ pub enum ResponseContent {
     LogsAccepted(Vec<InstanceName>),
     /// Log lines.
     LogEntries(Vec<LogEntry>),
-    /// No more lines of this instance.
+    /// The end of the lines of this instance.
     LogsStop(InstanceName),
     /// The collection ended.
     LogsCancelAccepted,

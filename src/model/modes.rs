@@ -1,7 +1,7 @@
 //! Modes of the vehicle: the tags by which workloads name theirs.
 //!
-//! Thread: none, plain functions. Shared by the server, which runs what is in the current mode, and
-//! `ank`.
+//! Thread: none, plain functions. Shared by the server, which runs the workloads of the current
+//! mode, and `ank`.
 
 use super::names::is_name;
 use std::collections::BTreeMap;

@@ -260,7 +260,7 @@ impl KubeConfig {
     }
 
     /// Refuses a manifest that becomes too large. One that only podman can read is accepted here:
-    /// podman reports what is wrong with it.
+    /// podman reports its faults.
     fn checked(self) -> Result<Self, String> {
         match yaml::read_all(&self.manifest, Origin::Others) {
             Err(error) if error.location.is_none() => Err(error.to_string()),

@@ -498,7 +498,7 @@ pub enum ChildOutput {
     Bytes(usize),
     /// There is no output at the moment.
     NotYet,
-    /// There will be no more output.
+    /// The end of the output.
     End,
 }
 

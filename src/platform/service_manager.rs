@@ -240,7 +240,7 @@ impl<C: Clock> Notifier<C> {
     }
 
     /// Checks the threads. Once all have made progress, reports it and begins the next round; until
-    /// then those that have not are woken and checked again soon.
+    /// then the others are woken and checked again soon.
     fn check(&mut self) {
         let now = self.clock.now();
         if self.due.is_none_or(|at| now < at) {

@@ -62,8 +62,8 @@ impl<'de, const LOW: u64, const HIGH: u64, const DEFAULT: u64> Deserialize<'de>
 pub const NUMBER_MAX: u64 = u32::MAX as u64;
 
 /// Value of the key `max_message_size`: the largest gRPC message sent and received, in bytes. It
-/// should be the same for all programs of a cluster: otherwise the lowest one limits what the server
-/// sends, and its own what it receives.
+/// should be the same for all programs of a cluster: otherwise the server sends no more than the
+/// lowest one, and receives no more than its own.
 pub type MessageSize =
     Number<{ FOREIGN_MESSAGE_MAX as u64 }, { MESSAGE_MAX_HIGHEST as u64 }, { MESSAGE_MAX as u64 }>;
 
@@ -162,8 +162,8 @@ impl SettingsError {
     }
 }
 
-/// A config file that was read but not yet interpreted. It may hold keys, so it is never printed,
-/// nor is what it holds.
+/// A config file that was read but not yet interpreted. It may hold keys, so neither it nor its
+/// content is ever printed.
 pub struct ConfigFile {
     pub path: PathBuf,
     text: String,

@@ -1034,7 +1034,7 @@ fn stop_seconds(document: &mut Value) -> Option<u32> {
     Some(u32::try_from(seconds).unwrap_or(u32::MAX))
 }
 
-/// The images that a play of `manifest` pulls if they are missing: not those that it always or
+/// The images that a play of `manifest` pulls if they are missing, without images that it always or
 /// never pulls.
 pub(crate) fn pulled_images(manifest: &str) -> BTreeSet<String> {
     let mut images = BTreeSet::new();

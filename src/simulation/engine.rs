@@ -194,7 +194,7 @@ impl Container {
         self.prepared
     }
 
-    /// Its true phase, which a listing may not show yet.
+    /// Its true phase; a listing may lag behind.
     pub(crate) fn phase(&self) -> Phase {
         match self.doing {
             Doing::Created { .. } => Phase::PendingStarting,

@@ -16,7 +16,7 @@ use ankaios_wire::outbox::{OutboxReader, outbox};
 use ankaios_wire::peer::{MessagePermits, PeerEvent, PeerHello, PeerId};
 use std::collections::BTreeMap;
 
-/// A server and what it sends.
+/// A server and its messages.
 #[derive(Default)]
 pub(crate) struct Cluster {
     pub server: ServerLoop,

@@ -66,7 +66,7 @@ impl FrameBuffer {
     }
 
     /// Bytes of the message that is not complete, as far as that is known. Valid after
-    /// [`Self::next_message`] found no more.
+    /// [`Self::next_message`] found no further message.
     pub fn expected(&self) -> usize {
         self.expected
     }

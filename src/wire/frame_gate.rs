@@ -41,7 +41,7 @@ const CHECK: Duration = Duration::from_millis(250);
 /// which that is measured.
 const SLOWEST: u64 = 1024 * 1024;
 const MEASURED: Duration = Duration::from_secs(2);
-/// Longest time until somebody takes a complete message: its stream may have ended.
+/// Longest time until a reader takes a complete message: its stream may have ended.
 const TAKEN_MAX: Duration = Duration::from_secs(60);
 /// A connection on which no hello was accepted ends after this time. It may have no stream at all.
 const NO_HELLO_MAX: Duration = Duration::from_secs(60);
@@ -113,10 +113,10 @@ pub(crate) enum Refused {
     /// More streams than a connection may have.
     #[error("messages on too many streams")]
     Streams,
-    /// The stream of a message has ended, or its reader waits for ever.
+    /// The stream of a message has ended, or its reader hangs.
     #[error("nobody took a large message within {TAKEN_MAX:?}")]
     NotTaken,
-    /// Whoever it is.
+    /// A peer without an accepted hello.
     #[error("no hello was accepted within {NO_HELLO_MAX:?}")]
     NoHello,
     /// Others wait for the permit of a message that does not come.

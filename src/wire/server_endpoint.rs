@@ -271,7 +271,7 @@ impl ServerEndpoint {
         &self.addresses
     }
 
-    /// Accepts no more, ends all streams and waits at most `limit` for that.
+    /// Stops accepting, ends all streams and waits at most `limit` for that.
     pub fn stop(self, limit: Duration) {
         drop(self.stop);
         for name in threads::join_all([self.listen], limit) {

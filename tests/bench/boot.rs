@@ -56,7 +56,7 @@ pub fn run(programs: &Path) -> bool {
         }
     }
     for round in 0..rounds() {
-        // Each level comes early and late, since what was measured before leaves its traces in the
+        // Each level comes early and late, since the measurement before leaves its traces in the
         // machine.
         let mut order = levels.clone();
         if round % 2 == 1 {

@@ -111,7 +111,7 @@ fn round_trips(what: &str, client: &mut ControlClient, masks: &[&str]) {
         at(50),
         at(90)
     );
-    // What Eclipse Ankaios needs for a small read, and what is promised of that.
+    // The time of a small read in Eclipse Ankaios, and the promised part of it.
     let promise = if masks == ["agents.agent_A.tags"] {
         "0.175\t0.8"
     } else {

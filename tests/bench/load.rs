@@ -1,6 +1,6 @@
-//! `bench load`: how costs grow with what there is: workloads on one agent, workloads on the
-//! server, subscribers, commands at the same time. Each curve is printed; one that grows faster
-//! than what it is about is an error.
+//! `bench load`: the growth of costs with workloads on one agent, workloads on the server,
+//! subscribers, and commands at the same time. Each curve is printed; one that grows faster than
+//! its subject is an error.
 //!
 //! Thread: `main` of the bench. Owns: a server, an agent with the fake engine, many `ank`, one kind
 //! after the other.
@@ -19,9 +19,9 @@ use super::process::{Server, cpu_of, pss_of};
 use super::scale::{SETTLE, agent_name, mebibytes, milliseconds, running, state};
 use super::table::median;
 
-/// What one more costs may be so many times as much at the end of a curve as at its begin.
-/// Something that grows with the square of what it is about would be eight times as much: each
-/// curve goes up to eight times its begin.
+/// Limit of the cost of one more at the end of a curve, in costs of one more at its begin. A cost
+/// that grows with the square of its subject would be eight times as much: each curve goes up to
+/// eight times its begin.
 const GROWTH_MAX: f64 = 3.0;
 /// State changes of which the mean is taken.
 const CHANGES: usize = 400;
@@ -93,7 +93,7 @@ pub fn run(programs: &Path, engine: &Path) -> bool {
 /// Simulated agents, and the workloads of all of them together.
 const AGENTS: usize = 200;
 const WORKLOADS: [usize; 4] = [2500, 5000, 10_000, 20_000];
-/// Reads of which the fastest counts: each takes so long that something else runs meanwhile.
+/// Reads of which the fastest applies: each is long enough for other programs to run meanwhile.
 const READS: usize = 5;
 
 /// A server to which all agents are connected.

@@ -26,8 +26,8 @@ const SWITCHES: u32 = 100;
 const ROUNDS: usize = 5;
 /// Failures of which the median counts.
 const FAILURES: usize = 21;
-/// A switch may cost so many times as much as the same change by hand, and as one of a cluster with
-/// fewer workloads.
+/// Limits of the cost of a switch, in costs of the same change by hand, and of a switch in a
+/// cluster with fewer workloads.
 const BY_HAND_MAX: f64 = 2.0;
 const GROWTH_MAX: f64 = 1.25;
 /// The first message of a switch because of a failure is sent within this time, in milliseconds.

@@ -110,8 +110,8 @@ fn table(rows: &[Row], measured: bool) -> String {
     text
 }
 
-/// What the drawing shows in any case of what was measured: flash, memory, CPU and delay of the
-/// programs of each kind. Each row in which we are behind is shown as well.
+/// The rows that the drawing always shows: flash, memory, CPU and delay of the programs of each
+/// kind. Each row in which we are behind is shown as well.
 const DRAWN: [(&str, &str); 7] = [
     ("ank-agent: stripped binary", "flash, agent"),
     ("ank-server: stripped binary", "flash, server"),

@@ -151,8 +151,7 @@ pub fn run(programs: &Path) -> bool {
         );
     }
     table.print();
-    // Each agent is told, so with all of them the cost grows with their number, whatever else there
-    // is.
+    // Each agent gets a message, so the cost grows with their number in any case.
     let told = |size: &Size| f64::from(u32::try_from(size.agents).unwrap_or(u32::MAX));
     let streams = told(&clusters[1].size) / told(&clusters[0].size);
     let text = "times the CPU of a state change in the large cluster";
@@ -384,8 +383,8 @@ fn change_in_turns(clusters: &mut [Cluster; 2], pause: Duration) -> Changes {
     }
 }
 
-/// Each change waits for the event of the one before, so that each has an event of its own. Agents
-/// are told all that happened in a short time in one message, unless there is a `pause`.
+/// Each change waits for the event of the one before, so that each has an event of its own. Without
+/// a `pause`, agents get all changes of a short time in one message.
 fn changes(Cluster { server, agents, .. }: &mut Cluster, pause: Duration) -> Means {
     let subscriber = Subscriber::connect(server);
     server.wait_until_idle();

@@ -70,7 +70,7 @@ pub fn run(programs: &Path) -> bool {
     true
 }
 
-/// What runs until it is ended. It makes a file when it begins and another one again and again,
+/// A program that runs until it is ended. It makes a file when it begins and then more of them,
 /// every two milliseconds, so that both ends of an outage are seen without the engine.
 fn program(version: &str) -> String {
     format!(

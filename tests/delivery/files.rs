@@ -1,4 +1,4 @@
-//! What is delivered beside the programs: units, settings, init scripts, packages, install.sh. Each
+//! Files delivered beside the programs: units, settings, init scripts, packages, install.sh. Each
 //! is read by the program it is made for, where that is on this machine.
 //!
 //! Thread: the test's. Owns: one scratch folder per test.

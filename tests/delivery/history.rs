@@ -1,5 +1,5 @@
-//! The check of the history (scripts/history.sh) in repositories of its own: what it accepts, what
-//! it refuses, and where it has nothing to look at.
+//! The check of the history (scripts/history.sh) in repositories of its own: accepted histories,
+//! refused ones, and those without anything to check.
 //!
 //! Thread: the test's. Owns: one scratch folder per test, with a repository.
 
@@ -67,7 +67,7 @@ impl Repository {
     }
 }
 
-/// `program` without the settings and the repository of the user who runs the tests.
+/// `program` without the settings and the repository of the user of the tests.
 fn without_settings(program: &str) -> Command {
     let mut command = Command::new(program);
     command

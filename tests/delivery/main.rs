@@ -1,4 +1,4 @@
-//! What is delivered beside the programs: units, settings, scripts, manual pages, the recipes of
+//! Files delivered beside the programs: units, settings, scripts, manual pages, the recipes of
 //! `just`, the Yocto layer, the history of the repository.
 
 #![allow(unreachable_pub)] // Its files offer each other what they have, and nobody else.

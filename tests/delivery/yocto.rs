@@ -28,8 +28,8 @@ const CRATES: &str = "ankaios-lite-crates.inc";
 /// In place of the commit of a tag that there is not yet.
 const NO_COMMIT: &str = "0000000000000000000000000000000000000000";
 
-/// Rules of the linter that are left out: one needs a network, the other takes what is inherited
-/// without the server, which is nothing, for a space at the end of the line.
+/// Rules of the linter that are left out: one needs a network, the other takes an `inherit` that is
+/// empty without the server for a space at the end of the line.
 const NOT_LINTED: [&str; 2] = ["oelint.vars.homepageping", "oelint.spaces.lineend"];
 
 fn read(path: &str) -> String {
@@ -152,8 +152,8 @@ fn pypi_is_reachable() -> bool {
         .is_ok_and(|output| output.status.success())
 }
 
-/// Continuous integration stays green where the linter cannot be had, and says what it has left
-/// out.
+/// Continuous integration stays green where the linter cannot be had, and names the checks that it
+/// left out.
 #[test]
 fn linter_without_pypi_is_left_out() {
     let folder = scratch::folder("no-pypi");
@@ -462,9 +462,9 @@ fn release_recipe_fits_its_release() {
     }
 }
 
-/// What is wrong with the recipe of a release in the sources at `top`. Before the release it is
-/// that of the sources themselves; after it everything is compared with the commit of its tag, as
-/// far as this clone has it.
+/// The faults of the recipe of a release in the sources at `top`. Before the release the recipe is
+/// compared with the sources themselves, after it with the commit of its tag, as far as this clone
+/// has it.
 fn release_fault(top: &Path) -> Option<String> {
     let (name, version) = release_recipe(top);
     let read = |path: &str| {

@@ -57,7 +57,7 @@ pub struct Invocation {
     pub input: String,
 }
 
-/// Reads `argv` without the program name. Never fails: what is unknown counts as a flag.
+/// Reads `argv` without the program name. Never fails: an unknown option is read as a flag.
 pub fn parse(argv: &[String]) -> Invocation {
     let mut command = String::new();
     let mut options = Vec::new();

@@ -320,7 +320,7 @@ fn rendered(format: &str, rows: impl IntoIterator<Item = serde_json::Value>) -> 
         .map_or_else(|text| Answer::error(ENGINE_ERROR, text), Answer::ok)
 }
 
-/// Answers what it can and fails when one of the containers is missing, as nerdctl does.
+/// Answers for the containers that exist and fails when one is missing, as nerdctl does.
 fn nerdctl_inspect(store: &Store, invocation: &Invocation) -> Answer {
     let found: Vec<_> = invocation
         .positional

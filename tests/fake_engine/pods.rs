@@ -149,7 +149,7 @@ pub fn volume(store: &Store, invocation: &Invocation) -> Answer {
         }
         "volume inspect" => std::fs::read_to_string(&file).map_or_else(|_| missing(), Answer::ok),
         "volume rm" => std::fs::remove_file(&file).map_or_else(|_| missing(), |()| Answer::ok("")),
-        // The filters are regular expressions with an end; ours look at what is behind the last
+        // The filters are regular expressions with an end; ours look at the text after the last
         // escaped dots.
         _ => Answer::ok(listed_volumes(store, invocation)),
     }

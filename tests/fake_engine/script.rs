@@ -130,7 +130,7 @@ impl Script {
     }
 }
 
-/// Waits for the rule's delay, until what it holds is released, and for ever (at most
+/// Waits for the rule's delay, until `hold` is released, and without end (at most
 /// `LIFETIME_MAX`) when it hangs.
 pub fn wait_as_told(store: &Store, rule: &Rule) {
     let begin = Instant::now();

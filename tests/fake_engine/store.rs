@@ -43,8 +43,8 @@ pub struct Container {
     pub exit_code: i64,
     /// Process of the container, 0 when it does not run.
     pub pid: u32,
-    /// When that began, in the kernel's words: by it the process is told from a later one with its
-    /// number.
+    /// When that began, in the kernel's words. It distinguishes the process from a later one with
+    /// the same number.
     pub pid_begin: u64,
     /// Where the pid is written at each start; empty for nowhere.
     pub pid_file: String,

@@ -532,8 +532,8 @@ pub fn text_seeds() -> Vec<Vec<u8>> {
 
 // -------------------------------------------------------------------- files
 
-/// Files of a workload, a mount point and its content on each two lines: whatever they are called,
-/// they lie in the folder of the workload.
+/// Files of a workload, a mount point and its content on each two lines. With any name they lie in
+/// the folder of the workload.
 pub fn files(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;

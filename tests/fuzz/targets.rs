@@ -1,5 +1,4 @@
-//! What is done with any bytes: one function per fuzz target. None may panic, whatever the bytes
-//! are.
+//! Readers of any bytes: one function per fuzz target. None must panic.
 //!
 //! `./justw fuzz` runs them under cargo-fuzz, tests/fuzz_bounded.rs with a few thousand inputs from a
 //! fixed seed. The inputs that both begin with stand here as well.

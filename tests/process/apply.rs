@@ -1,4 +1,4 @@
-//! `ank apply`, `delete`, `run` and `set state`: what they do and, byte for byte, what they print.
+//! `ank apply`, `delete`, `run` and `set state`: their effects and, byte for byte, their output.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 

@@ -320,7 +320,7 @@ fn names_that_break_the_rules_are_refused_by_the_server() {
     assert_eq!(cluster.workloads().len(), 1);
 }
 
-/// Why nobody is reached at a port without a listener.
+/// The error of a connection to a port without a listener.
 const REFUSED: &str = "Connection refused (os error 111)";
 
 #[test]

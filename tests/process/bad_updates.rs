@@ -1,5 +1,5 @@
-//! Updates that fail in each way in which they can, on each engine: all end as before, and what is
-//! found out while they are staged stops nothing.
+//! Updates that fail in every way, on each engine: all end as before, and a failure while an update
+//! is staged stops nothing.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
@@ -16,8 +16,8 @@ struct Bad {
     lifecycle: &'static str,
     /// The levels at which staging finds it.
     found_by: &'static [&'static str],
-    /// Of the update, in milliseconds: how long it has to be well, and until when. What is found
-    /// out before that has ample time for it; for the others, this is how it is found out.
+    /// `healthyMs` and `deadlineMs` of the update: ample where the failure shows before, short
+    /// where they show it.
     times: [u32; 2],
 }
 

@@ -18,8 +18,8 @@ use rustix::process::Signal;
 const WORKLOADS: usize = 10;
 /// An idle cluster is watched for this long in each round; a measurement, nothing waits for it.
 const WATCHED: Duration = Duration::from_secs(2);
-/// Rounds until allocators, thread stacks and caches have what they need, and what is started when
-/// it is first needed has been started.
+/// Rounds until allocators, thread stacks and caches have grown, and every thread that starts on
+/// first use has been started.
 const WARM_UP: usize = 3;
 /// gRPC makes a few descriptors when they are first needed and keeps them.
 const FILES_MORE: usize = 2;

@@ -234,8 +234,7 @@ fn without_times(text: &str) -> String {
     pattern.replace_all(text, "<time>").into_owned()
 }
 
-/// What is left on the screen of a terminal with enough lines: each frame replaces the one before
-/// it.
+/// The last screen of a terminal with enough lines: each frame replaces the one before it.
 fn on_screen(text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     let mut at = 0;

@@ -327,7 +327,7 @@ fn a_server_that_restarts_is_no_event_for_the_session() {
     let mut client = ControlClient::connect(&pipes);
     let before = inode(&pipes.join("input"));
     cluster.kill_server();
-    // What is sent before the agent knows is answered when it does, see the next test.
+    // A request that comes before the agent is connected is answered afterwards, see the next test.
     wait_until("the agent knows", || {
         cluster.agents["agent_A"]
             .stderr()
@@ -475,8 +475,8 @@ fn a_request_that_the_server_took_with_it_is_answered() {
     let text = manifest(&[workload(WEB, "run").allow("ReadWrite", "desiredState")]);
     let mut cluster = Cluster::prepare();
     cluster.agent_env = vec![("RUST_LOG".to_owned(), "debug".to_owned())];
-    // The server that comes later must know the workload as well: one that nobody wants is removed,
-    // its session too.
+    // The server that comes later must know the workload as well: otherwise it is removed, and its
+    // session too.
     let file = cluster.start_with_manifest(&text);
     cluster.wait_for_state(WEB, "Running(Ok)");
     let mut client = client(&cluster);
@@ -642,8 +642,8 @@ fn bad_input_ends_one_session_with_a_reason_and_nothing_else() {
             "Unsupported protocol version '9.9'. Currently supported '1'",
         ),
     ] {
-        // Who comes back at once may not be told from who was there before, whose words are ignored
-        // until he goes.
+        // A program that comes back at once may be taken for the earlier one, whose messages are
+        // ignored until it ends.
         let heard = poll(LIMIT, || {
             let mut bad = ControlClient::open(&pipes);
             bad.write(bytes).expect("the agent reads");

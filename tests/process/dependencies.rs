@@ -151,7 +151,7 @@ fn delete_of_a_dependency_waits_for_its_running_dependents() {
     assert_eq!(state(&cluster, "logger"), "Succeeded(Ok)");
 }
 
-/// What waits to stop runs on, and needs what it depends on until then; also on another agent.
+/// A workload that waits to stop still runs and needs its dependencies; also on another agent.
 // [stest->swdd~agent-enqueues-unfulfilled-delete~1]
 #[test]
 fn a_chain_that_is_deleted_together_stops_from_its_end() {

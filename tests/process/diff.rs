@@ -1,5 +1,4 @@
-//! `ank diff` and `ank apply --dry-run`: what they print, how they end, and that they change
-//! nothing.
+//! `ank diff` and `ank apply --dry-run`: their output, their end, and that they change nothing.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 

@@ -119,7 +119,7 @@ fn the_log_of_a_workload_whose_run_hangs_delays_no_other() {
     let mut client = LogClient::new(&cluster);
     client.request("log", everything(&instance));
     client.accepted("log");
-    // More than the queue of one workload holds: the newest wish counts, and nobody waits.
+    // More than the queue of one workload holds: the newest target applies, and no update waits.
     for number in 0..20 {
         cluster.apply(&manifest(&[
             workload("hanging", "run").tag(&format!("t{number}"))

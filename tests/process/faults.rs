@@ -346,7 +346,7 @@ fn repeatedly_refused_client_does_not_fill_the_log() {
     });
 }
 
-/// More than `PEER_OUTBOX` of what it asked for waits for it in the end, in messages of 100 KiB.
+/// In the end more than `PEER_OUTBOX` responses wait for it, in messages of 100 KiB.
 #[test]
 fn client_that_never_reads_costs_bounded_memory() {
     let mut cluster = Cluster::start(&["agent_A"]);

@@ -292,8 +292,8 @@ fn server_without_descriptors_serves_present_clients_idly() {
         "{full:?} descriptors are in use"
     );
     let ticks = cpu_ticks(server);
-    // The agent is one of those that it has: what it says arrives. The log shows it, nobody else
-    // can connect.
+    // The agent has one of its connections: its messages arrive. The log shows that, since no other
+    // client can connect.
     cluster.engine.finish("ends", 3);
     let long_enough = (0..40).map(|_| std::thread::sleep(GRAIN)).count();
     assert!(

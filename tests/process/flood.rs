@@ -1,6 +1,6 @@
-//! Who asks without end and does not read what comes back: a workload at its FIFOs, and an agent
-//! that passes on whatever its workloads ask, as those of other implementations do. With the state
-//! of 500 workloads the server stays small, the agents stay connected, and everybody else is
+//! Clients that send requests without end and do not read the responses: a workload at its FIFOs,
+//! and an agent that forwards all requests of its workloads, as other implementations do. With the
+//! state of 500 workloads the server stays small, the agents stay connected, and everybody else is
 //! answered.
 //!
 //! Thread: the test's, and one for each flood. Owns: one cluster with the fake engine per test.
@@ -136,8 +136,8 @@ fn flood_pipe_with(folder: &Path, stop: &AtomicBool, message: impl Fn(usize) -> 
     sent
 }
 
-/// Asks as `web` and as a commander, who are both answered, until the time of the flood is over and
-/// `is_enough` holds. Returns the longest wait of each.
+/// Sends requests as `web` and as a commander, and gets responses for both, until the time of the
+/// flood is over and `is_enough` holds. Returns the longest wait of each.
 fn ask_during_flood(
     cluster: &Cluster,
     web: &mut ControlClient,

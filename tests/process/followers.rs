@@ -148,7 +148,7 @@ fn kill_loop_starts_each_level_no_more_often_than_its_need() {
         cluster.engine.kill_container("storage");
         wait_for_start(&cluster, "storage", kill + 1);
     }
-    // Those that follow are counted before what they follow, which may start meanwhile.
+    // Followers are counted before their dependency, which may start meanwhile.
     let levels = ["site", "shop", "web", "storage"];
     let mut counted = Vec::new();
     for name in levels {

@@ -1,4 +1,4 @@
-//! Updates that fail in the hands of the three programs: what runs and what is stored afterwards.
+//! Updates that fail with the three programs: running containers and stored state afterwards.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 

@@ -163,7 +163,7 @@ impl Client {
     }
 }
 
-/// What attackers send: the frames of one round on a connection, which has had so many before.
+/// The frames that attackers send in one round of a connection, from the number of earlier rounds.
 type Frames = fn(usize) -> Vec<u8>;
 
 /// What attackers have done.

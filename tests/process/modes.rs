@@ -1,5 +1,5 @@
-//! Modes of the vehicle with the real programs: what a switch does to containers, who may switch,
-//! what a failure and the kill of a server do, and what `ank` shows.
+//! Modes of the vehicle with the real programs: the effect of a switch on containers, the right to
+//! switch, a failure and the kill of a server, and the output of `ank`.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 

@@ -661,7 +661,7 @@ fn next_agent_starts_prepared_containers_of_this_boot() {
     );
 }
 
-/// As an agent has noted what it prepared before engines wrote pid files: with
+/// The note of a prepared container by an agent from before engines wrote pid files, with
 /// `CONTAINER` and `BOOT` in their places.
 const EARLIER_NOTE: &str = r#"{"container":"CONTAINER","level":"INIT","boot":"BOOT","definition":"e3e4bee50ff3405368f37a24fe2ea20f01cb3bfa0ee9472147138307481f69db","paths":{"/etc/hosts":{"device":65024,"inode":612,"number":0,"content":[49,1795620894,146195892]},"/run/systemd/resolve/resolv.conf":null}}"#;
 

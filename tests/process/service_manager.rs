@@ -1,5 +1,5 @@
-//! What a service manager receives from server and agent, and what it does not receive when a
-//! thread is stuck.
+//! The notifications of a service manager by server and agent, and their absence when a thread is
+//! stuck.
 //!
 //! Thread: the test's. Owns: one cluster and one scripted service manager per test.
 

@@ -1,5 +1,5 @@
-//! The three programs over a Unix domain socket: no certificates, no `--insecure`, who may do what,
-//! what is left.
+//! The three programs over a Unix domain socket: no certificates, no `--insecure`, the rights of
+//! users, and the file afterwards.
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
@@ -164,8 +164,8 @@ fn open_to_all(cluster: &Cluster) {
     set(&cluster.run_folder(), 0o1777);
 }
 
-/// The stranger's `program`: a copy, because the folder that it was built in need not be open to
-/// others.
+/// The `program` of another user: a copy, because the folder that it was built in need not be open
+/// to others.
 fn of_stranger(cluster: &Cluster, program: &str, name: &str) -> Command {
     let copy = cluster.folder().join(name);
     if !copy.exists() {

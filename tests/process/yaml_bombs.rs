@@ -1,5 +1,5 @@
-//! YAML texts of some hundred kilobytes that become gigabytes, and stored states that hold what is
-//! refused today: the programs refuse the text, say why and go on.
+//! YAML texts of some hundred kilobytes that become gigabytes, also in stored states of earlier
+//! versions: the programs refuse the text, say why and continue.
 //!
 //! Thread: the test's. Owns: one cluster per test.
 

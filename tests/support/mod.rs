@@ -88,9 +88,8 @@ pub fn poll<T>(limit: Duration, mut condition: impl FnMut() -> Option<T>) -> Opt
     }
 }
 
-/// Runs a command of which a time is what it waits at most, longer and longer until its errors
-/// contain `text`: how long it takes until there is that to tell depends on the machine. Returns
-/// the time and the last output.
+/// Runs a command with a limit of its wait, longer and longer until its errors contain `text`: the
+/// time until then depends on the machine. Returns the time and the last output.
 pub fn with_enough_time(text: &str, run: impl Fn(&str) -> Output) -> (&'static str, Output) {
     let [first, further @ ..] = ["2s", "7s", "30s", "150s"];
     let mut tried = (first, run(first));

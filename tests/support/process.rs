@@ -91,9 +91,8 @@ impl Process {
     }
 }
 
-/// Lets the signals of a terminal end the processes that tests start, whoever started the tests: a
-/// shell that runs them in the background ignores some of these, and children ignore what their
-/// parent ignores.
+/// Makes the signals of a terminal end the processes that tests start. A shell that runs the tests
+/// in the background ignores some of these, and children inherit that.
 fn stop_ignoring_signals() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

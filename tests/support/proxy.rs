@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How often a connection looks whether what it may do has changed. A part of the fault, not of the
+/// How often a connection checks whether its fault has changed. A part of the fault, not of the
 /// test's waiting.
 const LOOK: Duration = Duration::from_millis(20);
 

@@ -1,5 +1,5 @@
-//! Modes of the vehicle with real podman: what is in both modes runs on over many switches, and of
-//! a chain each stops only after the stop of what needs it has begun.
+//! Modes of the vehicle with real podman: workloads in both modes keep running over many switches,
+//! and each of a chain stops only after the stop of its dependents has begun.
 //!
 //! Thread: the test's. Owns: a cluster with a podman store.
 

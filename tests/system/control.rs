@@ -123,8 +123,8 @@ fn python_sdk_is_denied_what_no_rule_allows() {
 
 // --------------------------------------------------------------------- Rust
 
-/// A program with the SDK: the package in `folder` of the repository. Both of them share what they
-/// are made of, in the cache, so only the first build takes minutes.
+/// A program with the SDK: the package in `folder` of the repository. Both share their dependencies
+/// in the cache, so only the first build takes minutes.
 pub fn rust_program(folder: &str, name: &str) -> PathBuf {
     let target = cache().join("sdk-rust");
     std::fs::create_dir_all(&target).expect("the cache folder is writable");

@@ -1,4 +1,4 @@
-//! Guarded updates with real podman: what is staged beside what runs, how it is switched, and bad
+//! Guarded updates with real podman: staging beside the running containers, the switch, and bad
 //! updates, which all end as before.
 //!
 //! Thread: the test's. Owns: per test one cluster and one podman store (store.rs).
@@ -16,8 +16,7 @@ fn web(image: &str, options: &str, command: &str, policy: &str, lifecycle: &str)
     )
 }
 
-/// When an update is good and when it has failed, in milliseconds. What is found out before that
-/// has ample time for it.
+/// `healthyMs` and `deadlineMs` with ample time for a failure before them, in milliseconds.
 const AMPLE: [u32; 2] = [600_000, 1_200_000];
 /// The deadline is how the failure is found out. The new one is healthy so late that its end is
 /// noticed before.

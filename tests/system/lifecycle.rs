@@ -1,6 +1,6 @@
 //! The `lifecycle:` block with real podman: a database-like workload that is up after three seconds
-//! and ready after six, checked in each way; what happens when it does not work any more, may not
-//! run, or is not gone yet.
+//! and ready after six, checked in each way; then it stops working, is blocked, or is
+//! not gone yet.
 //!
 //! Thread: the test's. Owns: per test one cluster and one podman store (support/podman.rs).
 

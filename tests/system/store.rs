@@ -222,7 +222,7 @@ impl Podman {
             .into_owned()
     }
 
-    /// What runs its arguments where the network of this store is; empty when that is the
+    /// The command that runs its arguments in the network of this store; empty when that is the
     /// machine's.
     pub fn wrapper(&self) -> Vec<String> {
         self.network

@@ -33,7 +33,7 @@ const _: () = assert!(LARGE_TIME.as_secs() < CONTROL_MESSAGE_TIME.as_secs());
 pub enum SessionEffect {
     /// The response to a hello, or the end of the session, before all other messages.
     Greet(ToWorkload),
-    /// A response of the agent itself, behind those that wait.
+    /// A response of the agent itself, after all pending ones.
     Answer(Response),
     /// A new generation begins: requests and unread responses of an earlier user of the pipes are
     /// dropped.

@@ -442,7 +442,7 @@ impl KnownWorkload {
     }
 
     /// Decides which versions are needed:
-    /// - those that are desired, staged, prepared or there, and the last `history` others that ran;
+    /// - all desired, staged, prepared or existing ones, and the last `history` others that ran;
     /// - the last one that ran, while the desired one never ran;
     /// - of a deleted workload the last one for [`DELETED_DAYS`].
     // [impl->swdd~agent-keeps-needed-images~1]

@@ -332,7 +332,7 @@ pub(crate) struct ImageKeeper<C: Clock> {
     is_damaged: bool,
     /// Engine calls under way that use images.
     uses: usize,
-    /// Those that wait for the end of a removal.
+    /// Calls that wait for the end of a removal.
     waiting: Vec<Sender<()>>,
     call: Option<CallKind>,
     pass: Option<Pass>,

@@ -26,7 +26,7 @@ fn compared(names: &[&str], old: &str, new: &str, format: Format) -> Played<Exit
         masks,
         ..Update::default()
     };
-    // Who needs what changes is read again.
+    // The dependents of a change are read again.
     play(
         None,
         [(); 2].map(|()| Step::State(desired(old))),

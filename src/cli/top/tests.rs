@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 const MIB: u64 = 1024 * 1024;
 
-/// A sample of `agent_A` after so many microseconds, in which `web` took 12.3 % of a core and the
+/// A sample of `agent_A` after `usec` microseconds, in which `web` took 12.3 % of a core and the
 /// node 150 %.
 fn sample(usec: u64) -> AgentUsage {
     let web = WorkloadUsage {

@@ -275,7 +275,7 @@ fn who_keeps_an_update_waiting_is_said_after_five_seconds_once_and_what_to_do() 
             Some(format!("{text}delete or change what needs it")),
         ),
         (false, vec![after(8_000)], None),
-        // Others have ended what needs it, or are about to.
+        // Others have ended its dependents, or are about to.
         (
             false,
             vec![

@@ -109,7 +109,7 @@ impl ClientTrial {
     }
 
     /// The names of the members of `accepted`, with the state `before` it: workloads that change,
-    /// and those that need one of them to run, directly or not.
+    /// and their direct and indirect dependents.
     pub(crate) fn names(accepted: &Accepted, before: &Node) -> BTreeSet<String> {
         with_dependents(changed_names(accepted), &rows::needs(before))
     }
@@ -376,7 +376,7 @@ fn ran(phase: Phase) -> bool {
     matches!(phase, Phase::Running | Phase::Succeeded)
 }
 
-/// Adds to `names` those that need one of them to run, directly or not.
+/// Adds to `names` their direct and indirect dependents.
 fn with_dependents(mut names: BTreeSet<String>, needs: &rows::Needs) -> BTreeSet<String> {
     loop {
         let before = names.len();
@@ -485,8 +485,8 @@ impl Context<'_> {
         Ok(code)
     }
 
-    /// Sends the `old` objects, except those that others have changed since they were `sent`, and
-    /// waits until the `earlier` instances run again.
+    /// Sends the `old` objects, unless others have changed them since they were `sent`, and waits
+    /// until the `earlier` instances run again.
     fn undo(
         &mut self,
         masks: &[String],

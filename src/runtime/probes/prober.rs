@@ -209,7 +209,7 @@ impl<C: Clock> ProberLoop<C> {
         }
         // Then wait until one of them is ready, or the table has something to do.
         poll(&mut polled, self.timeout().as_ref())?;
-        // Finally return those that are ready.
+        // Finally return the ready ones.
         let mut ready = Vec::new();
         for (source, polled) in sources.iter().zip(&polled) {
             if !polled.revents().is_empty() {

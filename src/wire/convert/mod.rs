@@ -6,9 +6,10 @@
 //! incomplete entry of a list of states is left out. What cannot be read at all is an error with
 //! the reason.
 //!
-//! What is read has a bound in memory, since a message of tiny parts takes many times its bytes:
-//! two bytes are enough for an empty workload. Our own reader counts what it makes of complete
-//! states; of what the library reads, the parts are counted before.
+//! A message that was read has a bound in memory, since one of tiny parts takes many times its
+//! bytes: two bytes are enough for an empty workload. Our own reader counts the values that it
+//! makes of complete states; the parts of all other messages are counted before the library reads
+//! them.
 
 mod fields;
 pub(crate) mod messages;

@@ -609,7 +609,7 @@ pub(crate) fn write_workload(workload: &Workload) -> Vec<u8> {
 /// Reads a complete `Workload`; the field names in errors are those of the schema.
 ///
 /// # Errors
-/// What is missing or unknown.
+/// The missing or unknown part.
 pub(crate) fn read_workload(bytes: &[u8], left: &mut Left) -> Decoded<Workload> {
     let tree = message(WORKLOAD, bytes, 0, left)?;
     for (key, name) in [

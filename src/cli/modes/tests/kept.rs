@@ -41,7 +41,7 @@ fn server(mode: Option<&str>) -> Node {
     state
 }
 
-/// What is left of an update of these masks, in which `mode` is the mode, or why it is refused.
+/// The rest of an update of these masks, in which `mode` is the mode, or the reason of its refusal.
 fn left(
     mode: &str,
     masks: &[&str],

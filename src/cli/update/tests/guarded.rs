@@ -260,8 +260,8 @@ fn what_the_server_refuses_is_an_error() {
     );
 }
 
-/// Who has just read that an update was rolled back or withdrawn means that one, and not the one
-/// before it.
+/// After a list whose newest update was rolled back or withdrawn, `ank rollback` means that one,
+/// not the one before it.
 #[test]
 fn without_a_number_it_is_the_newest_open_update_or_the_newest_in_force_unless_a_newer_one_has_gone()
  {

@@ -528,7 +528,7 @@ fn what_was_deleted_stands_above_what_replaced_it() {
     );
 }
 
-/// Plays `steps` and gives how the wait ended and what was written.
+/// Plays `steps` and returns the end of the wait and the output.
 fn run(state: &mut WaitState, steps: Vec<Step>) -> (Result<bool>, String) {
     run_in(None, state, steps)
 }

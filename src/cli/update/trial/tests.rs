@@ -19,7 +19,7 @@ struct Rig {
     wait: WaitState,
     trial: ClientTrial,
     begin: Instant,
-    /// What is in force.
+    /// The effective state.
     effective: Node,
 }
 
@@ -245,7 +245,7 @@ fn reports_about_the_old_instance_of_the_same_name_do_not_count() {
     rig.report(5.0, "w.1.A", Phase::Running, "");
     assert_eq!(rig.check(5.0), Verdict::Open(15.0));
     assert_eq!(rig.check(15.0), Verdict::Good);
-    // After a reconnect the agent reports what it has.
+    // After a reconnect the agent reports its instances.
     let mut rig = Rig::new(
         &changes,
         &before,
