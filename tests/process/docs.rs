@@ -8,9 +8,15 @@ use crate::support::cluster::free_port;
 use crate::support::control_client::folder;
 use crate::support::process::{clean_command, exit_code};
 use crate::support::{Cluster, ControlClient, LIMIT, Process, wait_until};
+use ankaios_lite::model::execution_state::Phase;
+use ankaios_lite::model::guarded_update::{UpdateCause, UpdatePhase};
+use ankaios_lite::model::lifecycle::{AliveAction, OnDeadline, OnFailure, RestartWith};
 use ankaios_lite::model::messages::ResponseContent;
 use ankaios_lite::model::node::Node;
-use ankaios_lite::model::refusal::ErrorResponse;
+use ankaios_lite::model::prepare_level::PrepareLevel;
+use ankaios_lite::model::reason::Reason;
+use ankaios_lite::model::refusal::{ErrorResponse, Refusal};
+use ankaios_lite::model::workload::RestartPolicy;
 
 /// The blocks of a page in this language.
 fn blocks(page: &str, language: &str) -> Vec<String> {
@@ -94,6 +100,42 @@ fn each_link_of_a_page_leads_to_a_file_and_a_heading_that_exist() {
         }
     }
     assert!(checked > 100, "{checked}");
+}
+
+/// `NONE` stands for an absent value.
+fn without_none(texts: &[&'static str]) -> Vec<String> {
+    let mut kept: Vec<String> = texts.iter().map(|&text| text.to_owned()).collect();
+    kept.retain(|text| text != "NONE");
+    kept
+}
+
+fn assert_listed(page: &str, texts: &[String]) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("docs")
+        .join(page);
+    let page_text = std::fs::read_to_string(path).expect("the page is there");
+    for text in texts {
+        let quoted = format!("`{text}`");
+        assert!(page_text.contains(&quoted), "docs/{page} lacks {quoted}");
+    }
+}
+
+#[test]
+fn values_that_users_meet_are_on_their_reference_pages() {
+    let mut states: Vec<String> = Phase::ALL.iter().map(|row| row.0.to_string()).collect();
+    states.extend(without_none(Reason::TEXTS));
+    assert_listed("states.md", &states);
+    let mut of_updates = without_none(Refusal::TEXTS);
+    of_updates.extend(without_none(UpdatePhase::TEXTS));
+    of_updates.extend(without_none(UpdateCause::TEXTS));
+    assert_listed("updates-reference.md", &of_updates);
+    let mut of_lifecycle = without_none(PrepareLevel::TEXTS);
+    of_lifecycle.extend(without_none(OnDeadline::TEXTS));
+    of_lifecycle.extend(without_none(AliveAction::TEXTS));
+    of_lifecycle.extend(without_none(OnFailure::TEXTS));
+    of_lifecycle.extend(without_none(RestartWith::TEXTS));
+    assert_listed("lifecycle-reference.md", &of_lifecycle);
+    assert_listed("manifests.md", &without_none(RestartPolicy::TEXTS));
 }
 
 /// The blocks of all pages that are whole manifests.
