@@ -82,7 +82,7 @@ device kind: setup
 cross *args: setup
     @cross/build.sh {{args}}
 
-# What a release consists of: `release deb`, Debian packages; `release crates`, the list for Yocto
+# The parts of a release: `release deb`, Debian packages; `release crates`, the list for Yocto
 [group('deliver')]
 release *parts: setup
     @scripts/release.sh {{parts}}

@@ -2,14 +2,14 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 
 cross_target=aarch64-unknown-linux-gnu
-# Its own folder: another compiler's results here would make the next build for this machine start anew.
+# Its own folder: another compiler's results here would make the next build for this machine start from the beginning.
 cross_folder=$target/cross
 cross_bin=$cross_folder/$cross_target/release
 # Debian's compiler, by path: rustup's programs come first in PATH.
 debian_rustc=/usr/bin/rustc
 debian_cargo=/usr/bin/cargo
 
-# has_target COMPILER: has it the standard library of the target?
+# has_target COMPILER: returns whether it has the standard library of the target.
 has_target() {
     local library
     library=$("$1" --print target-libdir --target "$cross_target" 2>/dev/null) || return 1

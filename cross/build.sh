@@ -15,7 +15,7 @@ component=${2-all}
 case $architecture in
     test) exec cross/test.sh ;;
     aarch64 | arm64) ;;
-    x86_64 | amd64) fail "'$architecture' is what a plain build is for" "scripts/cargo.sh build --locked --release" ;;
+    x86_64 | amd64) fail "'$architecture' needs no cross build" "scripts/cargo.sh build --locked --release" ;;
     *) fail "there is no cross build for '$architecture'" "supported is aarch64, or test to run that; gRPC's bindings know no 32-bit target" ;;
 esac
 case $component in

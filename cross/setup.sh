@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building for aarch64 and running the result on this machine needs: a C++ compiler, a Rust standard
-# library for that target, qemu and the target's C library. Asks the machine first; a second run does nothing.
+# Installs the packages for building for aarch64 and running the result on this machine: a C++ compiler, a Rust standard
+# library for that target, qemu and the target's C library. Looks for them first, so a second run does nothing.
 # shellcheck source=scripts/common.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/../scripts/common.sh"
 cd "$root"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Measures the release programs: bench.sh [PART]..., without a name the first six. Medians and means of many; other load on
-# the machine shows anyway. tests/bench measures; this compiles, checks what was requested and runs the parts in turns.
+# Measures the release programs: bench.sh [PART]..., without a name the first six. The rows are medians and means of many
+# rounds; other load on the machine shows anyway. tests/bench measures; this script checks the arguments, compiles, and runs the
+# parts in turns.
 #
 #   size       stripped binaries, idle memory
 #   server     simulated agents: memory and CPU of the server, delay of events
@@ -12,7 +13,7 @@
 # Only when they are named:
 #
 #   modes      a switch of the mode next to the same change by hand: CPU of the server, time on real podman; only ours
-#   usage      what a read of what workloads use costs agent, server and `ank top`; only ours
+#   usage      costs of reading the usage of workloads, for agent, server and `ank top`; only ours
 #   boot       real podman: starts with each level of 'prepare' beside bare podman
 #   update     real podman: outages of updates, staged and not, beside bare podman
 #   load       growth of costs with workloads, subscribers and commands; only ours
@@ -21,7 +22,7 @@
 #
 # PEER_BIN=<folder with ank-server, ank-agent, ank> measures those programs beside ours, part by part in turns;
 # BENCH_REPEATS is how often. One table with the medians of all and their ratios follows, and a drawing of it.
-# BENCH_ROUNDS is how often a part repeats what it measures, BENCH_SECONDS how long it watches what lasts a minute,
+# BENCH_ROUNDS is the number of rounds of a part, BENCH_SECONDS the time of measurements that last a minute,
 # BENCH_LEVELS the levels of `boot`, BENCH_PARTS the parts of `agent`. BENCH_COUNT_CALLS=1 prints the calls of podman there.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 . "$root/scripts/cluster.sh"
@@ -39,13 +40,13 @@ case ${1-} in
         ;;
 esac
 
-# All that was requested is checked before minutes of compiling and measuring.
+# Checks all arguments before minutes of compiling and measuring.
 names=("$@")
 [ "${#names[@]}" -gt 0 ] || names=(size server tls agent control lifecycle)
 for name in "${names[@]}"; do
     case $name in
         size | server | tls | agent | control | lifecycle | modes | usage | boot | update | load) ;;
-        *) fail "there is nothing to measure called '$name'" "'./justw bench help' lists the parts" ;;
+        *) fail "there is no part '$name' to measure" "'./justw bench help' lists the parts" ;;
     esac
 done
 repeats=${BENCH_REPEATS:-1}
@@ -79,10 +80,10 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 failed=0
-# What fails on a promise is shown in the table; a peer promises nothing, but may not have been measured.
+# A missed promise is shown in the table. A peer promises nothing, but its measurement can fail.
 broken() {
     if [ "$who" = peer ]; then
-        warn "'$name' of the peer failed, see above; what it did not get to has no number of the peer in the table"
+        warn "'$name' of the peer failed, see above; rows that it did not reach have no number of the peer in the table"
     else
         failed=1
     fi
@@ -94,7 +95,7 @@ bench() { scripts/cargo.sh bench --quiet --locked --bench bench -- "$@"; }
 measure() {
     title "${1^} ($who)"
     if [ "$1" = size ]; then
-        # More than is promised shows in the table.
+        # A missed promise is shown in the table.
         BENCH_PROGRAMS=$programs scripts/size.sh || [ $? -eq "$above_promise" ] || broken
         return
     fi
@@ -102,14 +103,14 @@ measure() {
     # The peer has neither levels of 'prepare' nor guarded updates.
     foreign=''
     [ "$who" = ours ] || foreign=1
-    # 1 is a relation that does not hold, which the peer need not keep.
+    # 1: a relation does not hold, which the peer need not keep.
     ANKAIOS_TEST_PROGRAMS=$work/programs BENCH_FOREIGN=$foreign bench "$1" || [ "$? $who" = '1 peer' ] || broken
 }
 
 for ((round = 0; round < repeats; round++)); do
     for name in "${names[@]}"; do
         for who in "${sides[@]}"; do
-            # The peer has none of these features, and growth of its costs is not ours to show.
+            # The peer has none of these features, and the growth of its costs is of no interest.
             [[ $name != @(load|lifecycle|modes|usage) ]] || [ "$who" = ours ] || continue
             programs=$target/release
             [ "$who" = ours ] || programs=$peer

@@ -10,7 +10,7 @@ if have ccache; then
     export CCACHE_BASEDIR=${CCACHE_BASEDIR:-${CARGO_TARGET_DIR:-$root/target}} CCACHE_NOHASHDIR=1
 fi
 have cargo || fail "cargo is not installed" "install Rust: https://rustup.rs"
-# Measured: eight minutes of one core, in which the library's build says nothing. For people only.
+# Measured: eight minutes of one core, in which the build of the library prints nothing. For people only.
 case ${1-} in
     build | test | check | clippy | run | bench)
         if [ -t 2 ] && ! compgen -G "$target/*/build/grpcio-sys-*/output" >/dev/null &&
@@ -21,7 +21,7 @@ case ${1-} in
         fi
         ;;
 esac
-# What is shipped says of which commit it is. Not for other builds: each commit would compile everything again.
+# Shipped programs name their commit. Other builds do not, since each commit would compile everything again.
 case " $* " in
     *' --release '*)
         ANKAIOS_COMMIT=${ANKAIOS_COMMIT-$(git -C "$root" describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || true)}

@@ -12,11 +12,11 @@ program_folder() {
     fi
 }
 
-# The code of a script that measured more than is promised, unlike one that could not measure.
+# Exit code of a script that measured more than the promise. With other codes it could not measure.
 # shellcheck disable=SC2034
 above_promise=3
 
-# check_bench_settings: those that what measures takes from the environment, where they are set.
+# check_bench_settings: fails if a variable of the environment for benches has no usable value.
 check_bench_settings() {
     local part
     check_number BENCH_ROUNDS "${BENCH_ROUNDS:-5}" 1 1000
@@ -30,9 +30,9 @@ check_bench_settings() {
     done
 }
 
-# as_after_boot FROM TO: copies of the programs that the page cache has forgotten, so that memory is measured as
-# on a device. Of a file that was just written everything is in memory, in large pieces that are mapped as a
-# whole; and of one that a demo in parallel has mapped as well, each page counts for a part only.
+# as_after_boot FROM TO: copies of the programs that are not in the page cache, so that memory is measured as on a
+# device. A file that was just written is in memory as a whole, and is mapped in large pieces. Pages of a file that a
+# parallel demo maps as well are counted in part only.
 as_after_boot() {
     local program
     mkdir -p "$2"
@@ -43,7 +43,7 @@ as_after_boot() {
     done
 }
 
-# Does this process run that program already, or has it ended?
+# Returns whether this process runs that program already, or has ended.
 launched() { is_program "$1" "$2" || ! kill -0 "$1"; }
 
 # launch DIR NAME COMMAND...: runs it in the background, output to DIR/NAME.log, pid to DIR/NAME.pid.
@@ -75,7 +75,7 @@ cluster_start() {
         : >"$dir/server.log"
         launch "$dir" server "$bin/ank-server" --insecure --address "127.0.0.1:$port" "${options[@]}"
         wait_until 10 answers_or_gone "$dir" "$bin/ank" || true
-        ! server_gone "$dir" || continue # Somebody else was quicker with this port.
+        ! server_gone "$dir" || continue # Another program was quicker with this port.
         server_answers "$bin/ank" >/dev/null || break
         for name; do
             launch "$dir" "$name" "$bin/ank-agent" --insecure --name "$name" \
@@ -84,14 +84,14 @@ cluster_start() {
         for name; do
             wait_until 10 agent_known "$bin/ank" "$name" && continue
             tail -n 20 "$dir/$name.log" >&2
-            fail "agent '$name' did not connect within 10 s" "the last it said is above"
+            fail "agent '$name' did not connect within 10 s" "its last lines are above"
         done
         return 0
     done
     [ -e "$dir/server.pid" ] || fail "the ports 25551 to 25570 are all in use" "end one of the servers there"
     tail -n 20 "$dir/server.log" >&2
-    ! server_gone "$dir" || fail "the server ends as soon as it is started" "what it said is above"
-    fail "the server did not answer within 10 s" "the last it said is above"
+    ! server_gone "$dir" || fail "the server ends as soon as it is started" "its last lines are above"
+    fail "the server did not answer within 10 s" "its last lines are above"
 }
 
 # cluster_stop DIR: ends agents, then the server. Containers keep running.

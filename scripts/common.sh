@@ -1,4 +1,4 @@
-# Sourced by the scripts of this folder: where things are, how to speak, how to wait. Needs bash 5.
+# Sourced by the scripts of this folder: folders, messages, waiting. Needs bash 5.
 # shellcheck shell=bash disable=SC2034
 
 set -euo pipefail
@@ -82,10 +82,10 @@ wait_until() {
     done
 }
 
-# Does a program listen on this loopback port?
+# Returns whether a program listens on this loopback port.
 port_used() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
-# is_program PID NAME: is this process still that program? The pid alone may belong to another process by now.
+# is_program PID NAME: returns whether this process is still that program. Its pid may belong to another one by now.
 is_program() { [ "$(cat "/proc/$1/comm" 2>/dev/null)" = "$2" ]; }
 not_program() { ! is_program "$@"; }
 
@@ -165,7 +165,7 @@ run_watched() {
     return "$code"
 }
 
-# Ends what `run_watched` runs, with all that it has started.
+# Ends the command of `run_watched`, with all processes that it has started.
 end_running() {
     # It may have ended.
     [ -z "$running" ] || kill -- "-$running" 2>/dev/null || true

@@ -36,7 +36,7 @@ ank=$bin/ank
 mkdir -p "$demo"
 
 recorder=
-# Whatever goes wrong below: no process of ours outlives a demo that did not get to its end.
+# A demo that ends early leaves no process behind.
 give_up() {
     local code=$?
     [ -z "$recorder" ] || kill "$recorder" 2>/dev/null || true
@@ -53,9 +53,9 @@ printf 'server  %s (no TLS, loopback only)\n' "$ANK_SERVER_URL"
 printf 'agents  agent_A, agent_B\n'
 printf 'podman  %s, containers and images in %s\n' "$(podman --version | cut -d ' ' -f 3)" "${demo/#$HOME/\~}/engine"
 
-# Every change of a state, as `ank` sees it: microseconds, workload, state. What one table shows is one moment.
+# Every change of a state, as `ank` sees it: microseconds, workload, state. All rows of one table have one time.
 states=$demo/states
-# The first state of a line counts: more may follow in what a workload waits for.
+# The first state of a line applies: the text about dependencies may have more.
 row='^([a-zA-Z0-9_-]+) [^(]* ([A-Z][A-Za-z]+\([A-Za-z]+\)|AgentDisconnected|NotScheduled|Removed) '
 record() {
     local name state line at=0
@@ -75,19 +75,19 @@ record <"$demo/frames" >>"$states" &
 "$ank" get workloads -w >"$demo/frames" 2>>"$demo/watch.log" &
 recorder=$!
 
-# What is recorded from here on belongs to the act.
+# Begins the records of an act.
 from_here() { from=$(($(wc -l <"$states") + 1)) started=$(now_us); }
 act() {
     title "$1"
     from_here
 }
-# shown COMMAND ARGUMENT...: the command as it is typed, then what it does.
+# shown COMMAND ARGUMENT...: prints the command as typed, then runs it.
 shown() {
     printf '%s$ ank %s%s\n' "$dim" "$*" "$plain"
     "$ank" "$@"
 }
 recorded() { tail -n "+$from" "$states"; }
-# reached WORKLOAD STATE...: has each workload been in its state during this act?
+# reached WORKLOAD STATE...: returns whether each workload has been in its state during this act.
 reached() {
     while [ $# -gt 0 ]; do
         recorded | grep -F "$(printf '\t%s\t%s' "$1" "$2")" >/dev/null || return 1
@@ -109,10 +109,10 @@ happened() {
 }
 
 # first WORKLOAD PATTERN: time of the first state of this act that matches, or nothing.
-# Through the environment: what gawk takes from -v has lost its backslashes.
+# Through the environment: gawk removes backslashes from values of -v.
 first() { recorded | name=$1 pattern=$2 awk -F '\t' '!done && $2 == ENVIRON["name"] && $3 ~ ENVIRON["pattern"] { print $1; done = 1 }'; }
 failures=0
-# in_order TEXT TIME...: all there, and in this order.
+# in_order TEXT TIME...: checks that all times are there, and in this order.
 in_order() {
     local text=$1 mark=ok colour=$green before=0 at
     shift

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the dependencies with cargo-deny (rules in deny.toml): licenses, forbidden crates, sources, then what is known
-# against them. cargo-deny is built once into the cache folder, without link-time optimisation: a good minute on two cores.
+# Checks the dependencies with cargo-deny (rules in deny.toml): licenses, forbidden crates, sources, then advisories.
+# cargo-deny is built once into the cache folder, without link-time optimisation: a good minute on two cores.
 # `./justw test` leaves the check out where that has not been done; `./justw check` and CI do it.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 cd "$root"
@@ -26,7 +26,7 @@ fi
 "$deny" check licenses bans sources
 # The fuzz targets are a package of their own, with a lock file of their own.
 "$deny" --manifest-path tests/fuzz/Cargo.toml --config deny.toml check licenses bans sources
-# The database of advisories is a git repository elsewhere. Not to reach it is no fault of this one.
+# The database of advisories is a git repository elsewhere. This check does not fail when it cannot be reached.
 if ! timeout 120 "$deny" fetch db >/dev/null 2>&1; then
     why="their database at github.com could not be fetched; all else was checked"
     [ -z "${ANKAIOS_LEFT_OUT-}" ] || leave_out advisories "$why"

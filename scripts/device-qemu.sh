@@ -77,16 +77,16 @@ boot() {
     qemu=$!
 }
 ended() {
-    # A guest that kvm gives up stays, and does nothing.
+    # A guest that kvm has given up hangs.
     ! grep -q 'KVM internal error' "$work/qemu.log" || kill -KILL "$qemu" 2>/dev/null
     ! kill -0 "$qemu" 2>/dev/null
 }
-told() { [ "$(grep -c "^GUEST: $1" "$console")" -ge "$2" ] || ended; }
+printed() { [ "$(grep -c "^GUEST: $1" "$console")" -ge "$2" ] || ended; }
 
 for cut in 1 2; do
     title "Boot $cut"
     boot
-    wait_until 900 told "cut the power" "$cut" || fail "the guest hangs" "see $console"
+    wait_until 900 printed "cut the power" "$cut" || fail "the guest hangs" "see $console"
     ! ended || fail "the guest ended by itself" "see $console and $work/qemu.log"
     kill -KILL "$qemu"
     wait "$qemu" 2>/dev/null || true
@@ -94,7 +94,7 @@ for cut in 1 2; do
 done
 title "Boot 3"
 boot
-wait_until 900 told "the end" 1 || fail "the guest hangs" "see $console"
+wait_until 900 printed "the end" 1 || fail "the guest hangs" "see $console"
 wait_until 120 ended || fail "the guest does not power off" "see $console"
 qemu=
 sed -n 's/\r$//; s/^GUEST: //p' "$console"

@@ -52,12 +52,12 @@ trap 'rm -rf "$work/root"' EXIT
 cp -a "$system" "$work/root"
 cp target/debian/*.deb "$target/debug/ank-agent" "$target/debug/ank-server" tests/systemd/{guest,checks}.sh "$work/disk"
 strip "$work/disk/ank-agent" "$work/disk/ank-server"
-# What install.sh needs of the repository.
+# install.sh reads files of the repository.
 mkdir "$work/disk/repository"
 cp -r cross "$work/disk/repository"
 
 title "Booting"
-# The payload gets a cgroup2 of its own, whatever this machine uses, and what runc wants of the kernel.
+# The payload gets a cgroup2 of its own on any machine, and the system calls and capabilities that runc needs.
 SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 timeout 900 systemd-nspawn --quiet --keep-unit --register=no --private-network \
     --capability=all --system-call-filter="@keyring bpf" --bind="$work/disk:/mnt" --directory="$work/root" --boot \
     </dev/null >"$work/boot.log" 2>&1 || true

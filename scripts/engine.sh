@@ -26,7 +26,7 @@ events_logger = "file"
 lock_type = "file"
 tmp_dir = "$dir/tmp"
 END
-    # The short name alpine:latest means the image below, and nothing is looked for in a registry by chance.
+    # The short name alpine:latest means the image below, and no registry is asked by accident.
     cat >"$dir/registries.conf" <<END
 unqualified-search-registries = ["docker.io"]
 short-name-mode = "disabled"
@@ -61,7 +61,7 @@ engine_import() {
     return "$done"
 }
 
-# engine_clear DIR: unmounts and removes what podman left; as root directly, else in podman's namespace.
+# engine_clear DIR: unmounts and removes the files that podman left; as root directly, else in podman's namespace.
 engine_clear() {
     local dir=$1 mount as_owner=()
     [ "$(id -u)" -eq 0 ] || as_owner=(podman unshare)
@@ -87,7 +87,7 @@ engine_remove() {
     local dir=$1
     [ -e "$dir/storage.conf" ] || return 0
     engine_use "$dir"
-    # --time 0: without the ten seconds that a shell takes. A store that podman cannot read is removed all the same.
+    # --time 0: without the ten seconds that a shell takes. A store that podman cannot read is removed anyway.
     podman pod rm --all --force --time 0 >/dev/null 2>&1 || true
     podman rm --all --force --time 0 >/dev/null 2>&1 || true
     engine_end_lost "$dir"

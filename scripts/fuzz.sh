@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Runs the fuzz targets of tests/fuzz with cargo-fuzz: fuzz.sh [SECONDS [TARGET...]], all targets for a minute each
 # unless said otherwise. Needs a nightly compiler (`rustup toolchain install nightly`). cargo-fuzz is built once into
-# the cache folder. What was learned is kept in target/fuzz/corpus; a finding belongs into tests/fuzz/found/<target>/.
+# the cache folder. Learned inputs are kept in target/fuzz/corpus; findings belong in tests/fuzz/found/<target>/.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 cd "$root"
 
-# What was asked for is looked at before minutes of compiling. No seconds at all would be without end for a target.
+# Checks the arguments before minutes of compiling. With 0 seconds a target would never end.
 usage='./justw fuzz [SECONDS [TARGET...]]'
 seconds=${1:-60}
 check_number "the time in seconds of '$usage'" "$seconds" 1 604800
@@ -29,13 +29,13 @@ fi
 ANKAIOS_FUZZ_SEEDS=$target/fuzz/seeds scripts/cargo.sh test --locked --quiet --test fuzz_bounded \
     corpus_of_each_target_is_written_where_cargo_fuzz_looks
 export CARGO_TARGET_DIR=$target/fuzz PATH=$tools/bin:$PATH
-# No sanitizer: what is fuzzed has no unsafe code, and without it twice as many inputs are tried.
+# No sanitizer: the fuzzed code has no unsafe blocks, and without it twice as many inputs are tried.
 RUSTUP_TOOLCHAIN=nightly scripts/cargo.sh fuzz build --fuzz-dir tests/fuzz --sanitizer none
 built=$CARGO_TARGET_DIR/$(rustup run nightly rustc -vV | sed -n 's/^host: //p')/release
 for name in "${names[@]}"; do
     title "$name, $seconds s"
     corpus=$target/fuzz/corpus/$name
-    # What is found is written here; once it is understood it belongs into the repository.
+    # Findings are written here. Once understood, they belong in the repository.
     mkdir -p "$corpus" "$target/fuzz/artifacts/$name"
     inputs=("$corpus" "$target/fuzz/seeds/$name")
     [ ! -d "tests/fuzz/found/$name" ] || inputs+=("tests/fuzz/found/$name")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks the commits since the last release against the rules of CONTRIBUTING.md ("Commits"): the form and length of the
-# subject, a body, no merge commits. A commit that is in the newest tag or in the base below is not looked at.
+# subject, a body, no merge commits. Commits in the newest tag or in the base below are not checked.
 #
 # Sources without a git repository, and clones without any of these commits, have nothing to check: the script says so
 # and succeeds.
@@ -26,18 +26,18 @@ violation() {
     printf "%serror:%s commit %s '%s' %s\n" "$red" "$plain" "${1:0:12}" "$2" "$3" >&2
 }
 
-# Prints how many characters the text $1 has; within C they would be bytes.
+# Prints the number of characters of the text $1; in the locale C they would be bytes.
 length() {
     local LC_ALL=C.UTF-8
     printf '%d' "${#1}"
 }
 
-# Does the body $1 have more than lines such as 'Signed-off-by: ...'?
+# Returns whether the body $1 has more than lines such as 'Signed-off-by: ...'.
 has_reason() {
     grep -qvE '^([A-Z][A-Za-z-]*-by: .*|Change-Id: .*)?$' <<<"$1"
 }
 
-# Does the commit $1 change pages and pictures, and nothing else?
+# Returns whether the commit $1 changes pages and pictures only.
 changes_only_pages() {
     local file changed=''
     while IFS= read -r -d '' file; do
@@ -80,7 +80,7 @@ if [ -n "$tag" ]; then
     begin=$tag
     without+=("^$tag")
 fi
-# What the oldest commits of a shallow clone have changed cannot be seen there.
+# A shallow clone does not have the changes of its oldest commits.
 shallow=$(git rev-parse --git-path shallow)
 if [ -s "$shallow" ]; then
     begin=${begin:-the beginning of this shallow clone}

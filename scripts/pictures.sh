@@ -17,7 +17,7 @@ trap 'rm -f "$recorded"' EXIT
 program_folder >/dev/null # Compiled before, so that the picture begins with the demo.
 script --quiet --return --command "stty cols $columns rows 100; scripts/demo.sh" "$recorded" </dev/null
 scripts/demo.sh stop
-# The first act: the others are shown in the same way. The first line is script's own.
+# Only the first act, since the others look the same. The first line is that of `script`.
 tail -n +2 "$recorded" | "$python" scripts/terminal_svg.py './justw demo' "$columns" 'Starting ank-server' '2. A workload' \
     >docs/demo.svg
 

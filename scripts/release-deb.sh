@@ -15,7 +15,7 @@ fi
 have dpkg-shlibdeps || install_packages dpkg-dev
 
 scripts/cargo.sh build --release --locked --bins
-# What freezes threads for tests has no place on a device.
+# The switch that freezes threads for tests must not be on a device.
 for program in ank-server ank-agent; do
     ! grep -q ANKAIOS_TEST_FREEZE "$target/release/$program" || fail "'$program' has the switches of builds for tests"
 done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a release consists of: release.sh [deb|crates]..., without a name all of it. `deb` builds the Debian packages into
+# Makes the parts of a release: release.sh [deb|crates]..., without a name both. `deb` builds the Debian packages into
 # target/debian/, `crates` writes the crates that Cargo.lock names into the Yocto layer.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 cd "$root"

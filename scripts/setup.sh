@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building and testing needs and this machine does not have. Asks the machine first, so a
-# second run takes no time and a machine that has everything needs neither apt nor root.
+# Installs the Debian packages for building and testing that this machine lacks. Looks for programs first, so a second
+# run takes no time, and a machine that has everything needs neither apt nor root.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 missing=()
@@ -22,10 +22,10 @@ need make have make
 need cmake have cmake
 need pkg-config have pkg-config
 need ccache have ccache
-# The engine, and what an image without a registry is made of. Rootless podman needs the last two.
+# The engine, and the parts of an image without a registry. Rootless podman needs the last two.
 need podman have podman
 need runc have runc
-# Debian only recommends what the network of containers needs: podman does not start without the first, a container with
+# Debian only recommends the programs for the network of containers: podman does not start without the first, a container with
 # podman's default network not without a firewall's program, names not without the DNS server; rootless ones need pasta
 # or slirp4netns.
 need netavark helper netavark

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds the release programs and holds their size and idle memory against what docs/performance.md promises. Fails
-# above the promise, with a code of its own. Memory is the proportional set size of an insecure server with one idle agent and an
-# engine without containers. Then counts how often the two are woken in an idle minute; SIZE_SECONDS is another time. Beside
-# the agent stands a program that has its libraries and does nothing with them (tests/bench/floor.rs).
+# Builds the release programs and compares their size and idle memory with the promises of docs/performance.md. Fails
+# above a promise, with a code of its own. Memory is the proportional set size of an insecure server with one idle agent and an
+# engine without containers. Then counts wake-ups of the two in an idle minute; SIZE_SECONDS is another time. Beside
+# the agent it measures a program that has the same libraries and does nothing with them (tests/bench/floor.rs).
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 . "$root/scripts/cluster.sh"
 cd "$root"
@@ -27,16 +27,16 @@ trap 'exit 143' TERM
 
 as_after_boot "$bin" "$work/programs"
 
-# An engine that has nothing to show, so that only our own memory is measured.
+# An engine without containers, so that only our own memory is measured.
 mkdir "$work/bin"
 printf '#!/bin/sh\ncase "$*" in *ps*) echo "[]" ;; esac\n' >"$work/bin/podman"
 chmod +x "$work/bin/podman"
 PATH=$work/bin:$PATH cluster_start "$work" "$work/programs" size
 
 pss() { awk '$1 == "Pss:" { print $2 * 1024 }' "/proc/$(cat "$work/$1.pid")/smaps_rollup"; }
-sleep 3 # Idle is what is left after the start.
+sleep 3 # Until the start is over.
 
-# What the same programs of Eclipse Ankaios 1.1.0-pre need: bytes, and the share that is promised.
+# Program, kind, bytes, bytes of the same program of Eclipse Ankaios 1.1.0-pre, and the promised share.
 rows() {
     printf 'ank-agent size %s 8900000 0.60\n' "$(stat -c %s "$bin/ank-agent")"
     printf 'ank-server size %s 9900000 0.60\n' "$(stat -c %s "$bin/ank-server")"
@@ -66,7 +66,7 @@ rows | awk '
     END { exit failed > 0 || NR < 5 }
 ' || over=1
 
-# How often any thread of a program began to wait: each is a wake-up before.
+# Number of waits of all threads of a program: each follows a wake-up.
 wake_ups() { awk '$1 == "voluntary_ctxt_switches:" { sum += $2 } END { print sum }' "/proc/$(cat "$work/$1.pid")/task"/*/status; }
 seconds=${SIZE_SECONDS:-60}
 server=$(wake_ups server) agent=$(wake_ups size)
@@ -87,7 +87,7 @@ if [ -e "$bin/floor" ]; then
     floor=$(wake_ups floor)
     sleep "$seconds"
     woken libraries $(($(wake_ups floor) - floor))
-    # Above what the libraries take there is only our own.
+    # The rest of the agent is our own code.
     awk -v ours="$(stat -c %s "$bin/ank-agent")" -v floor="$(stat -c %s "$bin/floor")" -v promise=1.60 '
         BEGIN {
             over = ours / floor > promise

@@ -47,11 +47,11 @@ if [ "${1-}" = --inside ]; then
     pivot_root . .old
     cd "$root"
     umount -l /.old
-    # What the tests make for themselves is of this release, so is its place.
+    # The tests build programs for this release, so their cache is in this root as well.
     export PATH=$cargo/bin:/usr/sbin:/usr/bin:/sbin:/bin XDG_CACHE_HOME=/var/cache ANKAIOS_TEST_RUNTIME=$runtime
     export PODMAN_IGNORE_CGROUPSV1_WARNING=1 ANKAIOS_LEAVE_NOTHING_OUT=1
     printf '%s, %s\n' "$(podman --version)" "$("$runtime" --version | head -n 1)"
-    # Processes whose parent was killed are waited for, as by any init.
+    # It waits for processes whose parent was killed, as any init does.
     exec catatonit -- "$program" --test-threads="${RUST_TEST_THREADS:-$((2 * $(nproc)))}"
 fi
 

@@ -22,7 +22,7 @@ def style(char: pyte.screens.Char) -> str:
 
 
 title, columns, first, last = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
-# pyte has no dim text; the scripts use it for the commands that somebody would type.
+# pyte has no dim text; the scripts use it for typed commands.
 output = sys.stdin.buffer.read().decode().replace("\x1b[2m", "\x1b[36m")
 screen = pyte.Screen(columns, ROWS)
 pyte.Stream(screen).feed(output)

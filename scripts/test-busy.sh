@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The test programs on a machine that has little time for them: test-busy.sh [MODE|PROGRAM|TIMES]... [-- WORD...].
+# Runs the test programs with little CPU time: test-busy.sh [MODE|PROGRAM|TIMES]... [-- WORD...].
 #
-# MODE `loops` runs each beside two busy processes for each core. MODE `half` holds it, all that it starts and its
-# containers together to half of a core, in a control group of its own. PROGRAM is `unit` or the name of a test program.
+# MODE `loops` runs each beside two busy processes for each core. MODE `half` limits it, all processes that it starts and
+# its containers together to half of a core, in a control group of its own. PROGRAM is `unit` or the name of a test program.
 # Without them all programs run in both modes, once. The words behind `--` are for the test programs, such as a filter.
 # Everything is compiled before that, without a limit. A failed run does not end the others: the last lines list all.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -50,7 +50,7 @@ if [[ " ${modes[*]} " == *" half "* ]]; then
     fi
 fi
 
-# What has to be undone, whenever this ends: the busy processes, the running program, the control group.
+# Undone at any end: the busy processes, the running program, the control group.
 loops=() group='' place=''
 processes_of_group() { find "$group" -name cgroup.procs -exec cat {} + 2>/dev/null || true; }
 group_is_empty() { [ -z "$(processes_of_group)" ]; }
@@ -98,7 +98,7 @@ make_group() {
     fi
 }
 
-# Becomes a command in that group, for which it is the root of all groups: there engines make those of containers.
+# Becomes a command in that group, which it sees as the root of all groups. There engines make the groups of containers.
 # shellcheck disable=SC2016
 in_group() {
     if [ "$version" = 1 ]; then

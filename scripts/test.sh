@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Everything that has to pass, stage by stage: test.sh JUST. The first line says how long it takes here. Each stage prints to
-# stderr when it begins and how long it took; on a terminal its output goes into a file and one line shows how far it is.
-# After a failure the last lines are the commands that repeat what failed. Parts that need something which this machine
-# cannot have are left out, and the last lines list them: scripts and tests write them into a file.
+# Runs all checks and tests, stage by stage: test.sh JUST. The first line is the time that they take here. Each stage prints its
+# begin and its duration to stderr; on a terminal its output goes into a file and one line shows the progress. After a failure
+# the last lines are the commands that repeat the failed tests. Parts that cannot run on this machine are left out, and the
+# last lines list them: scripts and tests write them into a file.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 cd "$root"
 
@@ -14,7 +14,7 @@ mapfile -t programs < <(test_programs)
 stages=(check trace build doc "${programs[@]}")
 current=''
 
-# The commands that repeat what failed in a stage: each of its tests, or all of it.
+# The commands that repeat a failed stage: each failed test, or all of it.
 repeats() {
     local base name
     case $1 in
@@ -55,13 +55,13 @@ trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# ------------------------------------------------------------------ how long it takes
+# ------------------------------------------------------------------ duration
 
-# Lines of a stage and the seconds that it took the last time.
+# Lines with a stage and its last duration in seconds.
 durations=$cache/test-durations
 
-# usual_seconds STAGE: measured on two cores of which nobody else had need. What compiles and computes takes less with more
-# cores, what waits for containers and timeouts does not.
+# usual_seconds STAGE: measured on two idle cores. Compiling and computing take less with more cores, waiting for containers
+# and timeouts does not.
 usual_seconds() {
     local computes=0 waits=0
     case $1 in

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Compares the requirements of docs/requirements.md with the tags in the sources: which of the implementations and
-# tests that a requirement needs are missing? Only --strict fails for those. A tag with an unknown id is always an error.
+# Compares the requirements of docs/requirements.md with the tags in the sources, and lists missing implementations and
+# tests. Only --strict fails for those. A tag with an unknown id is always an error.
 #
-# --list also names what is complete.
+# --list also names complete requirements.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 cd "$root"
 
@@ -23,7 +23,7 @@ requirements() {
         sed -n '/^- `swdd~/ { N; s/^- `\([^`]*\)`\n *\(\*\([^*]*\)\.\*\)\{0,1\}.*/\1\t\3/p; }'
 }
 
-# kind<TAB>id<TAB>place of every tag. Sources need not be a git repository; what is built is none.
+# kind<TAB>id<TAB>place of every tag. The sources need not be a git repository. Built files are left out.
 tags() {
     grep -rnoIE --exclude-dir=target '\[(impl|utest|itest|stest)->[^]]*\]' src proto tests | sort |
         sed -n 's/^\([^:]*:[0-9]*\):\[\([a-z]*\)->\(.*\)\]$/\2\t\3\t\1/p'

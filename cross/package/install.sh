@@ -13,7 +13,7 @@
 #   --init     init system of the services (default: the one found in --destdir)
 #   --destdir  root folder of a system image to install into (default: this machine)
 set -eu
-# Everybody reads what is installed, whatever the shell of who installs it says.
+# All users can read the installed files, with any umask of the calling shell.
 umask 022
 
 parts=both from='' prefix=/usr/local init='' destdir=''
@@ -59,16 +59,16 @@ for part in $(printf '%s' "$chosen" | tr ',' ' '); do
 done
 case $chosen in *[!a-z,]*) known=no ;; esac
 [ "$known" = yes ] || fail "'-t $parts' is not known" "server, agent or cli, several of them as server,cli, both or none"
-# wants PART: is its program installed?
+# wants PART: returns whether its program is installed.
 wants() { case ,$chosen, in *",$1,"*) ;; *) return 1 ;; esac }
-# serves PART: are its settings and its service installed as well?
+# serves PART: returns whether its settings and its service are installed as well.
 serves() { [ "$services" = yes ] && wants "$1"; }
 programs=''
 if wants server; then programs="$programs ank-server"; fi
 if wants agent; then programs="$programs ank-agent"; fi
 if wants cli; then programs="$programs ank"; fi
 [ -n "$from" ] || from=$top/target/release
-# any FILE...: is one of them in the system to install into?
+# any FILE...: returns whether one of them is in the system to install into.
 any() {
     for file; do [ ! -e "$destdir$file" ] || return 0; done
     return 1
@@ -90,7 +90,7 @@ for program in $programs; do
     [ -x "$from/$program" ] || fail "'$from/$program' is missing" "cargo build --release, or --from DIR"
 done
 [ -e "$here/ank.conf" ] || fail "'$here' has no settings" "run it from a complete copy of the repository"
-# Before anything is installed, so that nothing is installed by halves.
+# Before anything is installed, so that no installation stops half-way.
 for folder in "$prefix/bin" /etc/ankaios; do
     mkdir -p "$destdir$folder" 2>/dev/null || true
     [ -w "$destdir$folder" ] || fail "'$destdir$folder' cannot be written" "run it as root, or choose a --destdir"
@@ -99,7 +99,7 @@ done
 uninstall=$prefix/bin/ank-uninstall.sh
 before=''
 if [ -e "$destdir$uninstall" ]; then before=$(sed -n "/^done <<'FILES'\$/,/^FILES\$/{//d;p}" "$destdir$uninstall"); fi
-# put MODE SOURCE TARGET: what ank-uninstall.sh removes.
+# put MODE SOURCE TARGET: installs a file, which ank-uninstall.sh removes.
 list=''
 put() {
     mkdir -p "$destdir$(dirname -- "$3")"
@@ -110,7 +110,7 @@ put() {
     list="$list$3
 "
 }
-# put_settings SOURCE TARGET: kept if it is there, and not removed.
+# put_settings SOURCE TARGET: installs a file that is kept if it exists, and never removed.
 put_settings() {
     if [ -e "$destdir$2" ]; then
         printf 'kept: %s\n' "$2"
@@ -186,18 +186,18 @@ if wants server && [ "$init" != none ]; then
     fi
 fi
 
-# A run with other options must not make the uninstaller forget what an earlier one has installed.
+# After a run with other options the uninstaller must still remove the files of an earlier run.
 list=$(printf '%s\n%s' "$before" "$list" | sed '/^$/d' | sort -u)
 {
     cat <<'END'
 #!/bin/sh
 # Removes what install.sh has installed. Settings in /etc/ankaios, the state in /var/lib/ankaios and the user stay, and
-# workloads go on running. DESTDIR names an image of a system to remove it from.
+# workloads keep running. DESTDIR names an image of a system to remove it from.
 DESTDIR=${DESTDIR-}
 END
     printf "folder='%s'\n" "$prefix/bin"
     cat <<'END'
-# Otherwise that of an image would remove what this machine has.
+# Otherwise the uninstaller of an image would remove files of this machine.
 if ! [ "$(cd -- "$(dirname -- "$0")" && pwd -P)" = "$(cd -- "$DESTDIR$folder" 2>/dev/null && pwd -P)" ]; then
     echo "error: '$0' is not in '$DESTDIR$folder', where it was installed; nothing was removed" >&2
     echo "hint: for an image of a system, name its root folder: DESTDIR=<folder> $0" >&2

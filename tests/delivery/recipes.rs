@@ -87,7 +87,7 @@ fn unknown_argument_is_refused_by_name_before_compiling() {
             "sim.sh",
             &[],
             &[("ANKAIOS_SIM_WITHOUT", "cuts")],
-            "about one seed",
+            "for one seed",
         ),
         (
             "sim.sh",
@@ -128,7 +128,7 @@ fn unknown_argument_is_refused_by_name_before_compiling() {
             "bench.sh",
             &["nonsense"],
             &[],
-            "nothing to measure called 'nonsense'",
+            "there is no part 'nonsense' to measure",
         ),
         (
             "bench.sh",

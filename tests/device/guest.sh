@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs as root in the booted guest (scripts/device-qemu.sh), at each boot: the first installs the packages, starts both
-# services and leaves an update open, in which the power is cut; the next ones look at what is there after it. /opt/device
-# has the packages. How far it is stands on the disk.
+# services and leaves an update open, in which the power is cut; the next ones check the result. /opt/device has the packages.
+# The number of the boot is on the disk.
 set -uo pipefail
 export LC_ALL=C HOME=/root
 exec 2>&1
@@ -34,7 +34,7 @@ workloads:
 END
 }
 
-# Says that it wants to be cut off, with all that it told before on its way.
+# Asks the script outside to cut the power, after all earlier lines are on their way.
 cut() {
     echo "$1" >/opt/device/stage
     sync /opt/device/stage
@@ -83,7 +83,7 @@ case $stage in
         check "the server is up by itself" within 60 is_active ank-server
         check "the agent is up by itself" within 60 is_active ank-agent
         check "the bad update is rolled back in the end" within 240 is_phase 2 UNDONE
-        check "what was there before runs" within 120 says web "version 2"
+        check "the version before runs" within 120 says web "version 2"
         check "there is one container of it" within 30 one_container web
         check "it is still version 2 that is desired" sh -c "ank get state desiredState.workloads.web | grep -q 'version 2'"
         check "no unit has failed" [ -z "$(systemctl --failed --plain --no-legend)" ]

@@ -1,4 +1,4 @@
-# Sourced by what runs in a booted guest: checks that are counted and told, one a line.
+# Sourced by the scripts that run in a booted guest: counts checks and prints each on a line.
 # shellcheck shell=bash disable=SC2034
 
 passed=0 failed=0

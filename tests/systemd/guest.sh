@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs as root in the booted system (scripts/device-systemd.sh): installs the packages, lets systemd supervise server
-# and agent, breaks both, removes the packages, and does the like with install.sh and with the init scripts. /mnt has the
-# packages, the programs of a build for tests, and what install.sh needs of the repository.
+# and agent, breaks both, removes the packages, and repeats this with install.sh and with the init scripts. /mnt has the
+# packages, the programs of a build for tests, and the files of the repository that install.sh reads.
 set -uo pipefail
 export LC_ALL=C HOME=/root
 exec 2>&1
@@ -73,18 +73,18 @@ check "both workloads run" within 120 all_running
 say "server: $(show ank-server StatusText)"
 say "agent: $(show ank-agent StatusText)"
 useradd --groups ankaios member
-useradd stranger
+useradd other
 check "a member of the group commands" runuser -u member -- ank get agents
-check "others do not" not runuser -u stranger -- ank get agents
+check "others do not" not runuser -u other -- ank get agents
 check "nothing listens on the network" not grep -q ' 0A ' <(tail -n +2 /proc/net/tcp /proc/net/tcp6 | awk '{ print " " $4 " " }')
 before=$(containers)
 say "containers: $(echo "$before" | tr '\n' ' ')"
 monitor=$(pgrep -o conmon)
-check "conmon is not told where the manager listens" not grep -qz '^NOTIFY_SOCKET\|^WATCHDOG' "/proc/$monitor/environ"
+check "conmon does not get the socket of the manager" not grep -qz '^NOTIFY_SOCKET\|^WATCHDOG' "/proc/$monitor/environ"
 check "conmon is outside of the agent's unit" not grep -q ank-agent "/proc/$monitor/cgroup"
 workload=$(echo "$before" | head -n 1 | cut -d ' ' -f 2)
 if grep -qx -- -900 "/proc/$(show ank-agent MainPID)/oom_score_adj"; then
-    say "the agent is the last that a lack of memory hits"
+    say "the agent is protected from a lack of memory"
 else
     say "not shown: this machine gives systemd no right to protect the agent from a lack of memory"
 fi
@@ -97,17 +97,17 @@ check "it has adopted its workloads" within 120 status_has ank-agent "2 workload
 check "its containers are untouched" untouched
 kill -KILL "$(show ank-server MainPID)"
 check "a killed server comes back" within 60 is ank-server NRestarts 1
-check "it knows what was applied" within 120 status_has ank-server "1 agent connected; 2 workloads"
+check "it has the applied workloads" within 120 status_has ank-server "1 agent connected; 2 workloads"
 check "both workloads still run" within 120 all_running
 check "the containers are untouched" untouched
 
 say "--- a workload and a user that attack"
-# `greedy` requests the state of 500 workloads without end and reads no response.
+# `flood` requests the state of 500 workloads without end and reads no response.
 {
     cat <<'END'
 apiVersion: v1
 workloads:
-  greedy:
+  flood:
     runtime: podman
     agent: agent_A
     controlInterfaceAccess:
@@ -131,10 +131,10 @@ END
 } >/tmp/attack.yaml
 from=$(date '+%F %T')
 check "the attacker can be applied" ank apply --no-wait /tmp/attack.yaml
-check "it runs" within 60 running greedy
-check "it is connected" within 20 sh -c "journalctl --unit ank-agent --since '$from' | grep -q 'connection established.*greedy'"
+check "it runs" within 60 running flood
+check "it is connected" within 20 sh -c "journalctl --unit ank-agent --since '$from' | grep -q 'connection established.*flood'"
 sleep 20
-check "it goes on" running greedy
+check "it still runs" running flood
 check "others are served" timeout 5 ank get workloads
 own_memory() { awk '$1 == "RssAnon:" { print $2 }' "/proc/$(show "$1" MainPID)/status"; }
 for unit in ank-server ank-agent; do
@@ -142,11 +142,11 @@ for unit in ank-server ank-agent; do
     check "$unit stays below 60 MiB" [ "$(own_memory "$unit")" -lt 61440 ]
 done
 check "the agent stays connected" not sh -c "journalctl --unit ank-server --since '$from' | grep -F \"connection of 'agent_A'\""
-check "another user sees no pipes" not runuser -u stranger -- ls /run/ankaios-agent
-pipe=$(echo /run/ankaios-agent/agent_A_io/greedy*/control_interface/output)
+check "another user sees no pipes" not runuser -u other -- ls /run/ankaios-agent
+pipe=$(echo /run/ankaios-agent/agent_A_io/flood*/control_interface/output)
 check "the pipe is there" [ -p "$pipe" ]
-check "another user does not open it" not runuser -u stranger -- sh -c ": >$pipe"
-check "nor adds a folder" not runuser -u stranger -- mkdir /run/ankaios-agent/agent_A_io/more
+check "another user does not open it" not runuser -u other -- sh -c ": >$pipe"
+check "nor adds a folder" not runuser -u other -- mkdir /run/ankaios-agent/agent_A_io/more
 check "the attack can be deleted" ank apply -d /tmp/attack.yaml
 check "both workloads still run" within 120 all_running
 check "the containers are untouched" untouched
@@ -174,7 +174,7 @@ check "the containers are untouched" untouched
 count=$(show ank-server NRestarts)
 touch /run/freeze/server && chown ankaios /run/freeze/server
 check "a frozen server is killed by the watchdog and restarted" within 120 restarted_by_watchdog ank-server "$count"
-check "it knows what was applied" within 120 status_has ank-server "1 agent connected; 2 workloads"
+check "it has the applied workloads" within 120 status_has ank-server "1 agent connected; 2 workloads"
 check "both workloads still run" within 120 all_running
 check "the containers are untouched" untouched
 check "no core file was written" [ -z "$(find / -xdev -name 'core*' -type f -size +100k -newer /run/freeze 2>/dev/null)" ]
@@ -204,7 +204,7 @@ check "the containers are untouched" untouched
 say "--- install.sh, with systemd"
 for package in /mnt/*.deb; do dpkg-deb --extract "$package" /opt/from; done
 install_sh() { /mnt/repository/cross/package/install.sh --from /opt/from/usr/bin "$@"; }
-both() { # What starts with the workloads that still run.
+both() { # A startup manifest with the workloads that still run.
     cat /tmp/web.yaml
     sed -n '/^  db:/,$p' /tmp/db.yaml
 }
@@ -213,7 +213,7 @@ check "there is a folder for certificates" [ "$(stat -c '%a %U' /etc/ankaios/cer
 check "it starts nothing" is ank-agent ActiveState inactive
 both >/etc/ankaios/state.yaml
 echo '# by the user' >>/etc/ankaios/ank-agent.conf
-check "enable --now starts what it has installed" systemctl enable --now ank-server ank-agent
+check "enable --now starts the installed programs" systemctl enable --now ank-server ank-agent
 check "the agent is the one in /usr/local" [ "$(readlink "/proc/$(show ank-agent MainPID)/exe")" = /usr/local/bin/ank-agent ]
 check "it has adopted the workloads" within 120 status_has ank-agent "2 workloads: 2 running"
 check "it installs over itself while both run" install_sh
@@ -271,7 +271,7 @@ check "it starts although its pid was given to another process" says "Starting a
 check "both workloads run" within 120 all_running
 check "a manifest can be applied" ank apply /tmp/config.yaml
 check "the server restarts" script server restart
-check "it knows what was applied" within 30 eval 'ank get configs | grep seen'
+check "it has the applied config" within 30 eval 'ank get configs | grep seen'
 check "both workloads run" within 120 all_running
 check "the agent stops" says "Stopping ank-agent" script agent stop
 check "a second stop does nothing" says "ank-agent is not running" script agent stop

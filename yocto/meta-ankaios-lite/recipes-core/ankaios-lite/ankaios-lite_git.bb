@@ -1,4 +1,4 @@
-# The tree that this layer lies in, with its changes: what whoever cloned the repository has before them.
+# Builds the tree that this layer lies in, with its uncommitted changes.
 require ankaios-lite.inc
 require ankaios-lite-crates.inc
 
