@@ -7,22 +7,22 @@ use ankaios_model::lifecycle::Restart;
 use ankaios_model::limits::{BACKOFF_FIRST, BACKOFF_MAX};
 use std::time::{Duration, Instant};
 
-/// Longest delay before retry number `attempt`, counted from 1: doubles each time, then stays at
+/// Longest delay before retry number `attempt`, which begins with 1: it doubles each time, up to
 /// [`BACKOFF_MAX`].
 pub(crate) fn backoff_max(attempt: u32) -> Duration {
-    // The exponent is bounded, so that no attempt number can overflow.
+    // The exponent is bounded, so that no attempt can overflow.
     let exponent = attempt.saturating_sub(1).min(16);
     BACKOFF_FIRST.saturating_mul(1 << exponent).min(BACKOFF_MAX)
 }
 
-/// Delay before retry number `attempt`: any whole millisecond up to [`backoff_max`], so that
-/// workloads which failed together do not retry together.
+/// Delay before retry number `attempt`: random, up to [`backoff_max`], so that workloads that have
+/// failed together do not retry together.
 // [impl->swdd~agent-workload-control-loop-requests-retries-on-failing-retry-attempt~1]
 pub(crate) fn retry_delay(attempt: u32, random: &mut fastrand::Rng) -> Duration {
     Duration::from_millis(random.u64(0..=whole_ms(backoff_max(attempt))))
 }
 
-/// A delay of half to all of the bound.
+/// A random delay between half of the bound and all of it.
 fn delay_up_to(bound: Duration, random: &mut fastrand::Rng) -> Duration {
     let bound_ms = whole_ms(bound);
     Duration::from_millis(random.u64(bound_ms / 2..=bound_ms))
@@ -32,7 +32,7 @@ fn whole_ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// How a workload ended: success and failure have different restarts.
+/// How a workload ended. After a success it is restarted in another way than after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndKind {
     /// With exit code 0.
@@ -54,8 +54,8 @@ pub(crate) struct RestartBackoff {
 }
 
 impl RestartBackoff {
-    /// A value for a workload that has not started yet. Without `enabled` every restart is
-    /// immediate unless the workload has rules of its own.
+    /// Returns the value of a workload that was not started yet. Unless `enabled`, every restart is
+    /// immediate, except of a workload with rules of its own.
     pub(crate) fn new(enabled: bool, rules: Option<Restart>) -> Self {
         Self {
             enabled,
@@ -77,17 +77,17 @@ impl RestartBackoff {
         self.running_since.get_or_insert(now);
     }
 
-    /// Starts and restarts that failed in a row.
+    /// The number of starts and restarts that failed in a row.
     pub(crate) fn unsuccessful(&self) -> u32 {
         self.failures
     }
 
-    /// Returns when to start the workload again, which ended now or did not become ready; `None`
-    /// when it has failed too often.
+    /// Returns when to restart a workload that has just ended, or did not become ready; `None` when
+    /// it has failed too often.
     ///
-    /// After a failure the first restart is immediate, the next ones wait for half to all of a
-    /// bound that doubles; two starts are at least [`RESTART_SPACING`] apart. The workload's own
-    /// rules delay the first restart as well.
+    /// - After a success: at once, but two starts are at least [`RESTART_SPACING`] apart.
+    /// - After a failure, by default: the first time as after a success, then later each time.
+    /// - After a failure, by rules of the workload: later each time, from the first one on.
     pub(crate) fn next(
         &mut self,
         ended: EndKind,
@@ -105,44 +105,52 @@ impl RestartBackoff {
         if ended == EndKind::Well {
             return Some(spaced);
         }
-        let Some(rules) = self.rules else {
-            // The default: no limit, and the first restart is immediate.
-            let bound = if self.failures == 0 {
-                Duration::ZERO
-            } else {
-                backoff_max(self.failures)
-            };
-            self.failures = self.failures.saturating_add(1);
-            return Some(spaced.max(now + delay_up_to(bound, random)));
+        match self.rules {
+            None => Some(spaced.max(now + self.next_default_delay(random))),
+            Some(rules) => Some(now + self.next_delay_of(rules, random)?),
+        }
+    }
+
+    /// The delay after one more failure, without rules: none after the first one.
+    fn next_default_delay(&mut self, random: &mut fastrand::Rng) -> Duration {
+        let bound = if self.failures == 0 {
+            Duration::ZERO
+        } else {
+            backoff_max(self.failures)
         };
-        if let Some(most) = rules.max_restarts
-            && self.failures >= most
+        self.failures = self.failures.saturating_add(1);
+        delay_up_to(bound, random)
+    }
+
+    /// The delay after one more failure, by these rules; `None` when it has failed too often.
+    fn next_delay_of(&mut self, rules: Restart, random: &mut fastrand::Rng) -> Option<Duration> {
+        if let Some(limit) = rules.max_restarts
+            && self.failures >= limit
         {
             return None;
         }
         let factor = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
         let bound = rules.backoff.saturating_mul(factor).min(rules.backoff_max);
         self.failures = self.failures.saturating_add(1);
-        Some(now + delay_up_to(bound, random))
+        Some(delay_up_to(bound, random))
     }
 
-    /// A run that was long enough makes up for earlier failures.
+    /// Forgets earlier failures, if the workload has run for long since.
     fn forget_failures_after_long_run(&mut self, now: Instant) {
         let Some(since) = self.running_since.take() else {
             return;
         };
-        let enough = match self.rules {
+        let long_run = match self.rules {
             Some(rules) => rules.window,
             None => RESTART_RESET,
         };
-        if now.saturating_duration_since(since) >= enough {
+        if now.saturating_duration_since(since) >= long_run {
             self.failures = 0;
         }
     }
 
-    /// Returns when to start the workload again, which was started and did not become ready; as
-    /// [`Self::next`]. Where nothing delays restarts it is delayed like a create that failed, since
-    /// it is shown as one.
+    /// Returns when to restart a workload that did not become ready, as [`Self::next`] does. If
+    /// restarts are not delayed, this one is delayed like a failed create, since it is shown as one.
     pub(crate) fn next_start(
         &mut self,
         now: Instant,

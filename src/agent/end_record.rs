@@ -1,4 +1,4 @@
-//! How a workload ended, kept in the folder of its instance for the next agent: others may remove
+//! Keeps how a workload ended for the next agent, in the folder of its instance: others may remove
 //! the container meanwhile.
 //!
 //! Thread: `wl:<name>` writes and reads, `scheduler` reads when the agent starts. Owns: nothing;
@@ -42,7 +42,8 @@ pub(crate) fn keep(
     connector.note_end(instance, &text);
 }
 
-/// Which container of the instance ended during this `boot`, and how; `None` when nothing was kept.
+/// Returns which container of the instance ended during this `boot`, and its last state; `None` if
+/// there is no record of that.
 pub(crate) fn kept(
     connector: &dyn RuntimeConnector,
     instance: &InstanceName,
@@ -58,11 +59,9 @@ pub(crate) fn kept(
     } else {
         Phase::FailedExecFailed
     };
-    Some((
-        ContainerId(record.container.into()),
-        ExecutionState::with_info(phase, record.info)
-            .because(Reason::parse(&record.reason).unwrap_or_default()),
-    ))
+    let reason = Reason::parse(&record.reason).unwrap_or_default();
+    let state = ExecutionState::with_info(phase, record.info).because(reason);
+    Some((ContainerId(record.container.into()), state))
 }
 
 #[cfg(test)]

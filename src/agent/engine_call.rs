@@ -31,14 +31,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest wait for the paths of the node before a container is created or initialised to wait.
-/// No start waits for that, but it keeps a core from others.
+/// Longest wait for the facts of host paths before a container is created or initialised in advance.
+/// No start waits for this, but meanwhile the preparation occupies a slot.
 const PREPARING_PATHS_WAIT: Duration = Duration::from_secs(1);
 
 /// Starts calls. Tests and simulations run them when they want.
 pub(crate) type StartCall = Arc<dyn Fn(Box<ContainerCall>) -> io::Result<()> + Send + Sync>;
 
-/// Each call on a thread of its own.
+/// Runs each call on a thread of its own.
 pub(crate) fn on_threads() -> StartCall {
     Arc::new(|call| {
         let name = format!("call:{}", call.new.instance.workload);
@@ -47,24 +47,24 @@ pub(crate) fn on_threads() -> StartCall {
     })
 }
 
-/// The step of a start that a call makes.
+/// The step of a start that a call does.
 pub(crate) enum CallStep {
     /// Pulls the image.
     Image,
-    /// Creates the container and does not start it.
+    /// Creates a container and does not start it.
     Create,
-    /// Initialises this one: does all of its start but the start of its process.
+    /// Initialises this container: the whole start except its process.
     Init(PreparedContainer),
     /// Creates and starts a container.
     Run,
-    /// Starts this one, which was prepared.
+    /// Starts this prepared container.
     Start(ContainerId),
-    /// Starts this one, which has ended.
+    /// Starts this ended container again.
     StartAgain(ContainerId),
 }
 
 impl CallStep {
-    /// Whether it is the first step of a start that makes files.
+    /// Whether it is the first step of a start that needs the files of the workload.
     fn begins(&self) -> bool {
         matches!(self, Self::Create | Self::Run | Self::StartAgain(_))
     }
@@ -75,9 +75,9 @@ impl CallStep {
 pub(crate) enum CallDone {
     /// The image is there.
     Image,
-    /// This container waits to be started.
+    /// This container is prepared.
     Prepared(PreparedContainer),
-    /// This one was started, with its main process where that is known.
+    /// This container was started, with its main process if that is known.
     Started(ContainerId, Option<MainProcess>),
 }
 
@@ -113,17 +113,18 @@ pub struct ContainerCall {
 }
 
 impl ContainerCall {
-    /// Makes the call.
+    /// Does the step, and reports its result to the control loop.
     pub fn run(mut self) {
         let _source = log_source(self.new.instance.workload.clone());
         let stop = self.cancel.take();
         let cancel = stop.as_ref().map(AsFd::as_fd);
+        // First: begin the use of the image, and call the engine.
         let images = self.context.images.as_ref();
         let image_use = images.map(|images| images.begin(&self.new));
         self.make_pid_folder();
         let new = self.new.clone();
         let result = self.call(&new, cancel);
-        // First, so that the next call of the workload begins after this one has ended.
+        // Then: end the use, before the result can cause the next call of the workload.
         if let Some(mut image_use) = image_use {
             image_use.outcome = match &result {
                 Ok(CallDone::Started(..)) => UseOutcome::Started,
@@ -131,10 +132,11 @@ impl ContainerCall {
                 Err(_) => UseOutcome::Failed,
             };
         }
+        // Finally: the result.
         (self.reply)(result);
     }
 
-    /// Writes the files of the container if none are there yet, and calls the engine.
+    /// Writes the files of the workload if this is the first step, then calls the engine.
     fn call(&mut self, new: &NewContainer, cancel: Cancel<'_>) -> CallResult {
         if self.step.begins() {
             write_container_files(&self.context, new)?;
@@ -161,19 +163,18 @@ impl ContainerCall {
         }
     }
 
-    /// Makes the folder of the file with the pid. Each start begins with an empty one: the file is
-    /// that of this start, or is not there. Where it cannot be written the container starts
-    /// without, since it only saves a listing.
+    /// Makes the folder of the pid file, empty at the first step of a start. If it cannot be made,
+    /// the container starts without a pid file: the state checker then finds its process by a
+    /// listing.
     fn make_pid_folder(&mut self) {
         let Some(path) = &self.new.pid_file else {
             return;
         };
         let Some(folder) = path.parent() else { return };
-        // An earlier `init` has written it.
         let made = if self.step.begins() {
             empty_folder(folder)
         } else {
-            PrivateFolder::open(folder).map(drop)
+            PrivateFolder::open(folder).map(drop) // An `init` may have written the file already.
         };
         if let Err(error) = made {
             let name = &self.new.instance.workload;
@@ -185,28 +186,31 @@ impl ContainerCall {
         }
     }
 
+    /// Creates a container in advance.
     fn create(
         &mut self,
         new: &NewContainer,
         cancel: Cancel<'_>,
     ) -> Result<PreparedContainer, RuntimeError> {
         self.make_folders(new)?;
+        // First: the host paths whose changes would make the container outdated.
         let config = new.workload.config();
         let mut paths = match &config.engine {
             Ok(EngineConfig::Container(config)) => named_paths(config, new),
             _ => BTreeSet::new(),
         };
         if *new.workload.runtime == *containerd::RUNTIME_NAME {
-            // It copies them when it creates the container.
+            // It copies these files when it creates the container.
             paths.extend(self.context.copied.iter().cloned());
         }
-        // Before the create, which may read them: so a change during the create is noticed as well.
+        // Then: their facts. Before the create, so that a change during it is noticed as well.
         let paths = look(&paths, PREPARING_PATHS_WAIT)
             .map_err(|cause| RuntimeError::NotStarted(cause.into()))?;
-        self.connector.note_prepared(
-            &new.instance,
-            &PreparedRecord::of_create(&self.context.boot).text(),
-        );
+        // Finally: the container. If this agent does not see its end, the record is enough for the
+        // next one to remove it.
+        let under_way = PreparedRecord::of_create(&self.context.boot);
+        self.connector
+            .note_prepared(&new.instance, &under_way.text());
         let id = self
             .connector
             .create_only(new, self.context.create_timeout, cancel)?;
@@ -219,16 +223,17 @@ impl ContainerCall {
         Ok(container)
     }
 
+    /// Initialises a container that was created in advance. The engine copies files of the node into
+    /// it, so their facts belong to it from then on.
     fn init(
         &mut self,
         mut container: PreparedContainer,
         new: &NewContainer,
         cancel: Cancel<'_>,
     ) -> Result<PreparedContainer, RuntimeError> {
-        container.paths.extend(
-            look(&self.context.copied, PREPARING_PATHS_WAIT)
-                .map_err(|cause| RuntimeError::TimedOut(cause.into()))?,
-        );
+        let copied = look(&self.context.copied, PREPARING_PATHS_WAIT)
+            .map_err(|cause| RuntimeError::TimedOut(cause.into()))?;
+        container.paths.extend(copied);
         self.connector
             .init(&container.id, new, self.context.create_timeout, cancel)?;
         container.level = PrepareLevel::Init;
@@ -236,8 +241,7 @@ impl ContainerCall {
         Ok(container)
     }
 
-    /// Makes the pipes and the socket that the container mounts. The control interface is served
-    /// from the start on.
+    /// Makes the pipes and the socket that the container mounts. They are only used after its start.
     fn make_folders(&self, new: &NewContainer) -> Result<(), RuntimeError> {
         if let Some(folder) = &new.control_interface {
             pipes::create(folder, false).map_err(|error| {
@@ -246,7 +250,7 @@ impl ContainerCall {
             })?;
         }
         if let Some(path) = &new.notify_socket {
-            // It is dropped: before the start no program writes to it.
+            // The socket is closed again, since no program writes to it before the start.
             notify_socket(path).map_err(|error| {
                 let path = path.display();
                 let text = format!("the notify socket '{path}' cannot be made: {error}");
@@ -256,6 +260,7 @@ impl ContainerCall {
         Ok(())
     }
 
+    /// Records the prepared container for the next agent.
     fn note(
         &mut self,
         new: &NewContainer,
@@ -268,24 +273,23 @@ impl ContainerCall {
     }
 }
 
-/// Makes `folder` again, empty and with space for a small file. Files of a start that failed must
-/// be gone: runc for example writes beside the pid file first, and refuses each later start while
-/// that file is there.
+/// Makes `folder` empty, and checks that it has space for a pid. A file of a failed start must go:
+/// runc, for example, fails if its temporary file is there already.
 fn empty_folder(folder: &Path) -> io::Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let made = PrivateFolder::open(folder)?;
-    let probe = Path::new("room");
+    let test_file = Path::new("room");
     let written = made
-        .write_anew(probe, Mode::RUSR | Mode::WUSR)
-        .and_then(|mut file| file.write_all(b"1234567890\n"));
-    fs::remove_file(folder.join(probe))?;
+        .write_anew(test_file, Mode::RUSR | Mode::WUSR)
+        .and_then(|mut file| file.write_all(b"1234567890\n")); // Longer than any pid.
+    fs::remove_file(folder.join(test_file))?;
     written
 }
 
-/// A container that was started, with its main process if the engine has written its pid.
+/// The result of a start, with the main process if the engine has written its pid.
 fn started(new: &NewContainer, id: ContainerId) -> CallDone {
     let process = match &new.pid_file {
         Some(path) => main_process(path, &id),
@@ -295,6 +299,9 @@ fn started(new: &NewContainer, id: ContainerId) -> CallDone {
 }
 
 /// Writes the files that the container mounts.
+///
+/// # Errors
+/// `Unsupported`: they can never be written. `NotStarted`: a retry may succeed.
 fn write_container_files(context: &CallContext, new: &NewContainer) -> Result<(), RuntimeError> {
     let folder = context.folder.join(new.instance.folder()).join("files");
     let files = &new.workload.files;

@@ -26,7 +26,7 @@ pub enum SchedulerEvent {
     Status {
         /// Name of the workload.
         workload: Name,
-        /// All that there is of it; the control loop keeps it as well, to compare the next one.
+        /// All that there is of it. The control loop shares it, to compare the next one with it.
         status: Arc<Status>,
     },
     /// The containers of an engine.
@@ -53,9 +53,9 @@ pub enum SchedulerEvent {
 #[derive(Debug, Clone, PartialEq)]
 pub struct PreparationReport {
     pub(crate) added: AddedWorkload,
-    /// The level that is reached, when it is the highest allowed one.
+    /// The highest allowed level, if it is reached.
     pub(crate) done: Option<PrepareLevel>,
-    /// Tries that failed since the last one that succeeded.
+    /// The number of tries that failed since the last success.
     pub(crate) failures: u32,
     /// Why the last of them failed.
     pub(crate) failure: String,

@@ -26,30 +26,35 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl<C: Clock> WorkloadRecords<C> {
-    /// Takes all desired workloads. One that this agent already runs unchanged, or lets wait, is
-    /// not touched. No target is set before [`Self::on_listings_known`].
+    /// Takes the desired workloads of a hello, which are all. A workload that this agent already
+    /// runs as desired, or that waits to be, is not touched.
     // [impl->swdd~agent-initial-list-existing-workloads~1]
     // [impl->swdd~agent-existing-workloads-starts-new-if-not-found~1]
     pub(crate) fn hello(&mut self, desired: BTreeMap<Name, AddedWorkload>) {
         self.session_begins();
-        let mut all: Vec<(Name, Option<AddedWorkload>)> = Vec::new();
+        // First: workloads that are not desired any more.
+        let mut undesired = Vec::new();
         for (name, record) in &mut self.records {
-            record.deleted.clear();
+            record.deleted.clear(); // The report after the hello has all states.
             if !desired.contains_key(name) {
-                all.push((name.clone(), None));
+                undesired.push(name.clone());
             }
         }
-        for (name, added) in desired {
-            all.push((name, Some(added)));
+        for name in undesired {
+            if !self.follows_already(&name, None) {
+                self.request(name, None, None);
+            }
         }
-        for (name, new) in all {
-            if !self.follows_already(&name, new.as_ref()) {
-                self.request(name, new, None);
+        // Then: the desired ones.
+        for (name, new) in desired {
+            if !self.follows_already(&name, Some(&new)) {
+                self.request(name, Some(new), None);
             }
         }
     }
 
-    /// Whether the workload already runs this, or waits for it.
+    /// Whether `new` is desired already, and runs or waits. `None`: nothing is desired already, and
+    /// nothing runs, or it waits to stop.
     fn follows_already(&self, name: &Name, new: Option<&AddedWorkload>) -> bool {
         let Some(record) = self.records.get(name) else {
             return false;
@@ -61,12 +66,12 @@ impl<C: Clock> WorkloadRecords<C> {
         record.desired.as_ref() == new && (record.waits != Waits::No || is_done)
     }
 
-    /// Adds the workloads that ended in an earlier life of the agent to the listed containers, as
-    /// their records say: others may have removed their containers since.
+    /// Adds the ended workloads that an earlier agent has recorded to the listed containers: others
+    /// may have removed their containers since.
     // [impl->swdd~agent-keeps-observed-ends~1]
     pub(crate) fn recall_ends(&self, runtime: &Name, listed: &mut Vec<ListedContainer>) {
         if !self.keeps_finished {
-            return; // They run again in any case.
+            return; // They are started again, whatever their ends were.
         }
         let Some(connector) = self.context.connector(runtime) else {
             return;
@@ -85,7 +90,7 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
-    /// Begins to set targets: all engines have listed their containers, or had enough time for
+    /// Begins to set targets, since all engines have listed their containers or had enough time for
     /// that.
     pub(crate) fn on_listings_known(&mut self) {
         self.awaits_listings = false;
@@ -105,12 +110,11 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
-    /// Decides about the listed containers of a workload: the one that fits best is adopted or
-    /// started again if it is desired, the others are removed before that, or when their users let
-    /// them stop. Before all engines have listed, only a workload that runs as desired is adopted,
-    /// and all others wait.
+    /// Decides about the listed containers of a workload: the one that fits best is taken over, the
+    /// others are removed. Before all engines have listed, only a container that runs as desired is
+    /// taken over.
     pub(super) fn adopt(&mut self, name: &Name) {
-        // First: leave out containers that are not left by an earlier agent.
+        // First: only containers that an earlier agent has left.
         let Some(record) = self.records.get_mut(name) else {
             return;
         };
@@ -123,25 +127,23 @@ impl<C: Clock> WorkloadRecords<C> {
         let record = &self.records[name];
         let desired = record.desired.clone();
         let has_loop = record.control_loop.is_some();
-        let is_active = !record
-            .conditions
-            .as_ref()
-            .is_some_and(StartConditions::is_inactive);
+        let conditions = record.conditions.as_ref();
+        let is_inactive = conditions.is_some_and(StartConditions::is_inactive);
         let runs_as_desired = candidates
             .iter()
             .any(|existing| runs_as(existing, desired.as_ref()));
-        let can_wait = has_loop || !is_active || !runs_as_desired;
+        let can_wait = has_loop || is_inactive || !runs_as_desired;
         if can_wait && self.awaits_listings && self.listings.hold_up_hello() {
             if let Some(record) = self.records.get_mut(name) {
                 record.found = candidates;
             }
             return;
         }
-        // Finally: decide. A control loop may run another instance than the desired one.
-        let found_for = desired.filter(|_| !has_loop);
+        // Finally: decide. A control loop has its container already, so it takes over none.
+        let found_for = if has_loop { None } else { desired };
         let mut adopt = self.take_prepared(name, found_for.as_ref(), &mut candidates);
         if !has_loop && let Some(best) = take_best(&mut candidates, found_for.as_ref()) {
-            adopt.push(self.take_over(found_for.as_ref(), is_active, best));
+            adopt.push(self.take_over(found_for.as_ref(), is_inactive, best));
         }
         for existing in &candidates {
             adopt.push(found_container(existing, FoundPurpose::Remove));
@@ -149,7 +151,7 @@ impl<C: Clock> WorkloadRecords<C> {
         self.hand_over(name, adopt);
     }
 
-    /// Gives containers to the control loop of the workload with its next target.
+    /// Hands containers over to the control loop of the workload: it gets them with its next target.
     fn hand_over(&mut self, name: &Name, adopt: Vec<FoundContainer>) {
         let Some(first) = adopt.first() else {
             return;
@@ -163,7 +165,7 @@ impl<C: Clock> WorkloadRecords<C> {
         };
         if let Some(control_loop) = &mut record.control_loop {
             for found in &adopt {
-                // As the control loop will report it.
+                // The control loop will report the same when it has taken them.
                 let state = match &found.purpose {
                     FoundPurpose::Adopt(_, state) => state.clone(),
                     _ => ExecutionState::plain(Phase::PendingInitial),
@@ -175,7 +177,8 @@ impl<C: Clock> WorkloadRecords<C> {
         record.adopt.extend(adopt);
     }
 
-    /// Leaves out containers of others, and the one that the control loop of the workload has.
+    /// Leaves out containers that are not of this agent, and the one that the control loop of the
+    /// workload has.
     fn leave_accounted(&self, name: &Name, candidates: &mut Vec<Existing>) {
         let record = &self.records[name];
         let mut definition = record.desired.as_ref();
@@ -199,6 +202,7 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
+    /// What the records of an earlier agent say about a container.
     fn noted(&self, Existing { runtime, container }: &Existing) -> Noted {
         let Some(connector) = self.context.connector(runtime) else {
             return Noted::No;
@@ -212,7 +216,8 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
-    /// Whether a container is not touched when this is desired.
+    /// Whether a container can stay as it is for this desired instance: it runs, or it has ended and
+    /// is not started again.
     fn stays(&self, added: &AddedWorkload, runtime: &Name, container: &ListedContainer) -> bool {
         let is_kept = match container.state.phase {
             Phase::Running => true,
@@ -224,8 +229,8 @@ impl<C: Clock> WorkloadRecords<C> {
         is_kept && is_unchanged(added, runtime, container)
     }
 
-    /// Whether a container that has ended did so since the node booted: it is known to have run, or
-    /// was seen to end.
+    /// Whether a container ended after the node was booted. A record says so: of its run, or of its
+    /// end.
     fn ended_in_this_boot(
         &self,
         added: &AddedWorkload,
@@ -244,7 +249,7 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
-    /// Whether the engine can start this container again, which has succeeded.
+    /// Whether this container has succeeded, and the engine can start it again.
     fn can_start_again(&self, Existing { runtime, container }: &Existing) -> bool {
         if container.state.phase != Phase::Succeeded {
             return false;
@@ -255,37 +260,43 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
-    /// Starts a control loop for the container that a workload has. It is adopted, started again,
-    /// or replaced when another instance must run.
+    /// Starts a control loop for the container that a workload has. Decides whether the container is
+    /// adopted, started again, or replaced.
     // [impl->swdd~agent-existing-workloads-delete-unneeded~1]
     // [impl->swdd~agent-delete-old-workload~2]
     fn take_over(
         &mut self,
         desired: Option<&AddedWorkload>,
-        is_active: bool,
+        is_inactive: bool,
         existing: Existing,
     ) -> FoundContainer {
         let container = &existing.container;
         let name = container.instance.workload.clone();
         let _source = log_source(name.clone());
         let unchanged = match desired {
-            Some(added) if is_active && is_unchanged(added, &existing.runtime, container) => {
+            Some(added) if !is_inactive && is_unchanged(added, &existing.runtime, container) => {
                 Some(added.clone())
             }
             _ => None,
         };
+        // First: adopt it as it is.
         // [impl->swdd~agent-existing-workloads-resume-existing~2]
         if let Some(added) = &unchanged
             && self.stays(added, &existing.runtime, container)
         {
             info!("Resuming workload '{name}'");
-            // Others may wait for it or depend on it already.
+            // Other workloads may wait for this state already.
             let state = adopted_state(&added.workload, container.state.clone());
             let control_loop = self.start_loop(container.instance.clone());
             control_loop.target.run = RunTarget::Instance(added.clone());
             return found_container(&existing, FoundPurpose::Adopt(added.clone(), state));
         }
-        let start_again_for = unchanged.filter(|_| self.can_start_again(&existing));
+        // Otherwise start it again, or replace it. It stays as it is until the target says so.
+        let start_again_for = if self.can_start_again(&existing) {
+            unchanged
+        } else {
+            None
+        };
         // [impl->swdd~agent-existing-workloads-replace-updated~2]
         let purpose = match (&start_again_for, desired) {
             (Some(added), _) => {
@@ -313,20 +324,22 @@ impl<C: Clock> WorkloadRecords<C> {
         found
     }
 
-    /// Adopts a container of an earlier agent that was kept until its replacement, if it is desired
-    /// again, after the rollback of an update that could not be staged for example: it was never
-    /// stopped. Returns what its control loop must run then.
+    /// Adopts the container of an earlier agent that was kept for its replacement, if its instance
+    /// is desired again. That is so after the rollback of an update that could not be staged, for
+    /// example. Returns the new target.
     // [impl->swdd~agent-existing-workloads-resume-existing~2]
     pub(super) fn adopt_kept(&mut self, name: &Name) -> Option<RunTarget> {
         let record = self.records.get(name)?;
         let added = record.desired.clone()?;
         let kept = record.kept()?;
-        let is_inactive = record
-            .conditions
-            .as_ref()
-            .is_some_and(StartConditions::is_inactive);
-        let is_reserved = !kept.may_be_adopted || kept.start_again_for.is_some();
-        if is_reserved || is_inactive || !self.stays(&added, &kept.runtime, &kept.container) {
+        let conditions = record.conditions.as_ref();
+        if conditions.is_some_and(StartConditions::is_inactive) {
+            return None;
+        }
+        if !kept.may_be_adopted || kept.start_again_for.is_some() {
+            return None; // Another use of it is decided.
+        }
+        if !self.stays(&added, &kept.runtime, &kept.container) {
             return None;
         }
         info!("Resuming workload '{name}', which is not replaced any more.");
@@ -346,7 +359,8 @@ impl<C: Clock> WorkloadRecords<C> {
     }
 }
 
-/// Corrects the listed containers by the end of an instance that an earlier agent has kept.
+/// Corrects the listed containers with the recorded end of an instance. Adds its container if that
+/// was removed.
 fn recall_end(
     added: &AddedWorkload,
     id: ContainerId,
@@ -357,8 +371,7 @@ fn recall_end(
         if found.instance != added.instance {
             continue;
         }
-        // A pod that others have removed, as a whole or its container that failed, is listed in
-        // another state.
+        // If others have removed a container of its pod, the listing shows another state.
         if found.id == id {
             let engine_restarts = added.workload.config().engine_restarts().is_some();
             found.state = KnownEnd::of_earlier_life(&id, state, engine_restarts).update(found);
@@ -385,11 +398,13 @@ fn runs_as(existing: &Existing, desired: Option<&AddedWorkload>) -> bool {
     is_unchanged(added, &existing.runtime, container) && container.state.phase == Phase::Running
 }
 
+/// Whether a container is of this instance, in the same runtime.
 fn is_unchanged(added: &AddedWorkload, runtime: &Name, container: &ListedContainer) -> bool {
     container.instance == added.instance && *runtime == added.workload.runtime
 }
 
-/// The state to show for a container of an earlier agent that was not probed yet.
+/// The state to show for an adopted container until it is probed: if it has a `ready` condition, it
+/// waits for that. A notification is not repeated, so it does not wait for one.
 fn adopted_state(workload: &Workload, state: ExecutionState) -> ExecutionState {
     let config = workload.config();
     if let Some(lifecycle) = config.usable_lifecycle()
@@ -403,23 +418,22 @@ fn adopted_state(workload: &Workload, state: ExecutionState) -> ExecutionState {
     state
 }
 
-/// Takes the container that fits the desired workload best: of its runtime, unchanged, running, in
-/// this order. One of another runtime is taken as well, since it must be gone before the new one
-/// starts. The others stay in the list.
+/// Takes the container that fits the desired workload best out of the list ([`Fitness`]). Even one of
+/// another runtime is taken if there is no better one: it must be gone before the new one starts.
 fn take_best(candidates: &mut Vec<Existing>, desired: Option<&AddedWorkload>) -> Option<Existing> {
+    if candidates.is_empty() {
+        return None;
+    }
     let mut best = 0;
     for index in 1..candidates.len() {
         if fitness(&candidates[index], desired) > fitness(&candidates[best], desired) {
             best = index;
         }
     }
-    if candidates.is_empty() {
-        return None;
-    }
     Some(candidates.swap_remove(best))
 }
 
-/// How well a container fits the desired workload. The first difference decides.
+/// How well a container fits the desired workload. The first field that differs decides.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Fitness {
     has_runtime: bool,

@@ -13,8 +13,8 @@ use ankaios_runtime::probes::short_info;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Returns which of these paths of the node exist and which do not; without those that do not
-/// answer.
+/// Returns for each of these paths of the node whether it exists. Paths that do not answer are left
+/// out.
 pub(crate) type CheckPaths = Box<dyn FnMut(&BTreeSet<&str>) -> BTreeMap<String, bool> + Send>;
 
 /// The facts of the node that conditions depend on.
@@ -49,16 +49,16 @@ pub(crate) struct StartConditions {
     /// The condition of the update that stages it.
     update: Evaluated,
     precondition: Evaluated,
-    /// A path that does not answer is missing for a staged instance, since an update can wait.
-    /// Otherwise it changes nothing, and the activation is evaluated once.
+    /// The instance is staged: a path that does not answer is missing, since an update can wait.
+    /// Otherwise such a path keeps the last result, and the activation is evaluated only once.
     is_staged: bool,
 }
 
 /// A condition with its last result.
 struct Evaluated {
-    /// `None` without one, and when the result is final.
+    /// `None` if there is none, or if its result is final.
     condition: Option<Condition>,
-    /// The part that does not hold. Until a path has answered it does not hold.
+    /// The part that does not hold. A path that never answered does not hold.
     unmet: Option<String>,
 }
 
@@ -87,7 +87,7 @@ impl Evaluated {
 }
 
 impl StartConditions {
-    /// The conditions of an instance that is desired, or `is_staged`; `None` when it has none.
+    /// Returns the evaluated conditions of a desired or staged instance; `None` when it has none.
     // [impl->swdd~agent-lifecycle-activation~1]
     pub(crate) fn new(
         added: &AddedWorkload,
@@ -118,11 +118,13 @@ impl StartConditions {
         [&self.activation, &self.update, &self.precondition]
     }
 
+    /// The paths of the conditions that are still evaluated.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &str> {
         let conditions = self.all().map(|one| one.condition.as_ref());
         conditions.into_iter().flatten().flat_map(Condition::paths)
     }
 
+    /// Evaluates the conditions again: `known` says which paths exist.
     pub(crate) fn evaluate(
         &mut self,
         known: &BTreeMap<String, bool>,
@@ -155,19 +157,18 @@ impl StartConditions {
 
     /// Why the workload is blocked, if it is.
     pub(crate) fn reason(&self) -> Option<Note> {
-        let note = match (&self.activation.unmet, &self.activation.condition) {
-            // It may still be relevant.
-            (Some(why), Some(_)) => note(Reason::Activation, ACTIVATION_PREFIX, why),
-            (Some(why), None) => note(Reason::Inactive, INACTIVE_PREFIX, why),
-            (None, _) => {
-                let why = self.precondition.unmet.as_ref()?;
-                note(Reason::Precondition, PRECONDITION_PREFIX, why)
+        if let Some(why) = &self.activation.unmet {
+            let is_final = self.activation.condition.is_none();
+            if is_final {
+                return Some(note(Reason::Inactive, INACTIVE_PREFIX, why));
             }
-        };
-        Some(note)
+            return Some(note(Reason::Activation, ACTIVATION_PREFIX, why));
+        }
+        let why = self.precondition.unmet.as_ref()?;
+        Some(note(Reason::Precondition, PRECONDITION_PREFIX, why))
     }
 
-    /// Whether the workload is not relevant on this node.
+    /// Whether the activation does not hold, so that the workload does not run on this node.
     pub(crate) fn is_inactive(&self) -> bool {
         self.activation.unmet.is_some()
     }
@@ -177,14 +178,13 @@ impl StartConditions {
         self.precondition.unmet.is_none()
     }
 
-    /// Why a staged instance must not replace the old one yet, if so. The precondition of one that
-    /// is not relevant on this node does not matter.
+    /// Why a staged instance must not replace the old one yet, if so.
     pub(crate) fn staged_unmet(&self) -> Option<&str> {
         if self.update.unmet.is_some() {
             return self.update.unmet.as_deref();
         }
         if self.is_inactive() {
-            return None;
+            return None; // It will not run, so its precondition does not matter.
         }
         self.precondition.unmet.as_deref()
     }

@@ -11,7 +11,7 @@ use ankaios_platform::clock::Clock;
 use std::collections::BTreeSet;
 
 impl<C: Clock> Scheduler<C> {
-    /// How many workloads there are, operations that wait, and workloads with conditions.
+    /// The numbers of workloads, of waiting ones, and of those with conditions.
     pub fn sizes(&self) -> [usize; 3] {
         self.workloads.sizes()
     }

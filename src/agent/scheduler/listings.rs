@@ -18,12 +18,12 @@ use std::time::Instant;
 /// The listings of all runtimes.
 pub(crate) struct Listings {
     runtimes: BTreeMap<Name, RuntimeListing>,
-    /// Until when hellos, and workloads of other runtimes, wait for missing listings; `None` before
-    /// the first request, and after that time.
+    /// The end of the time in which a hello, and workloads of other runtimes, wait for missing
+    /// listings; `None` before the first request, and afterwards.
     first_until: Option<Instant>,
-    /// That time is over. After a reconnect all of our containers are known.
+    /// That time is over. It does not begin again after a reconnect.
     is_over: bool,
-    /// A missing engine was logged.
+    /// It was logged that all engines are missing.
     has_warned: bool,
 }
 
@@ -39,19 +39,20 @@ struct RuntimeListing {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum ListingState {
-    /// No hello has come, or the engine is not installed, so it has no containers. It is needed
-    /// with the next hello, and when another workload has this runtime.
+    /// No hello was received, or the engine is not installed and so has no containers. The next
+    /// hello needs the listing, and so does a new workload with this runtime.
     #[default]
     Unneeded,
-    /// It will be requested; or the inbox of the state checker was full.
+    /// It must be requested.
     Needed,
     Requested,
     Known,
-    /// The engine failed; it is requested again at this time.
+    /// The engine failed. The listing is requested again at this time.
     Failed(Instant),
 }
 
 impl ListingState {
+    /// Whether the containers of the runtime are known, or it has none.
     fn is_known(self) -> bool {
         matches!(self, Self::Known | Self::Unneeded)
     }
@@ -96,14 +97,18 @@ impl Listings {
         let mut due = self.first_until;
         for listing in self.runtimes.values() {
             if let ListingState::Failed(again) = listing.state {
-                due = Some(due.map_or(again, |at| at.min(again)));
+                due = match due {
+                    Some(at) => Some(at.min(again)),
+                    None => Some(again),
+                };
             }
         }
         due
     }
 
-    /// Stops to let hellos and workloads of other runtimes wait for missing listings, if it is
-    /// time. Orphaned containers of a later listing are removed then. Returns whether it was time.
+    /// Ends the wait of a hello, and of workloads of other runtimes, for missing listings, if its
+    /// time is over. Returns whether it did. Orphaned containers in a later listing are removed
+    /// then.
     pub(crate) fn give_up(&mut self, now: Instant) -> bool {
         if self.first_until.is_none_or(|until| now < until) {
             return false;
@@ -128,9 +133,12 @@ impl Listings {
         }
     }
 
-    /// Why a workload of this runtime cannot be started now: a runtime may have a container of it.
+    /// Why a workload of this runtime cannot be started now, if so: a runtime that has not listed
+    /// its containers may have one of it.
     pub(super) fn hold_up(&self, runtime: &str) -> Option<Note> {
-        self.runtimes.get(runtime)?;
+        if !self.runtimes.contains_key(runtime) {
+            return None; // It cannot be started at all.
+        }
         for (name, listing) in &self.runtimes {
             let is_awaited = !self.is_over || **name == *runtime;
             if listing.state.is_known() || !is_awaited {
@@ -146,22 +154,22 @@ impl Listings {
         None
     }
 
-    /// Lets the listings of all runtimes be requested that are not known: the server has sent a
-    /// hello.
+    /// Marks all listings that were not needed before as needed, since the server has sent a hello.
     pub(crate) fn need_all(&mut self) {
         for listing in self.runtimes.values_mut() {
             listing.need();
         }
     }
 
-    /// Lets the listing of a runtime be requested unless it is known: a workload has this runtime.
+    /// Marks the listing of a runtime as needed if it was not before, since a workload has this
+    /// runtime.
     pub(crate) fn need(&mut self, runtime: &str) {
         if let Some(listing) = self.runtimes.get_mut(runtime) {
             listing.need();
         }
     }
 
-    /// Whether a listing must be requested now.
+    /// Whether any listing must be requested now.
     pub(crate) fn are_due(&self, now: Instant) -> bool {
         self.runtimes.values().any(|listing| listing.is_due(now))
     }
@@ -193,14 +201,14 @@ impl Listings {
             });
             listing.state = match engine.watch.try_send(WatchCommand::ListAll { reply }) {
                 Ok(()) => ListingState::Requested,
-                // Requested again with the next tick.
+                // It is requested again with the next tick.
                 Err(TrySendError::Full(_)) => ListingState::Needed,
                 Err(TrySendError::Disconnected(_)) => ListingState::Failed(now + REPAIR_INTERVAL),
             };
         }
     }
 
-    /// Takes the listing of a runtime. Returns the containers; `None` when they are not known.
+    /// Takes the listing of a runtime. Returns its containers; `None` when the engine failed.
     pub(crate) fn take(
         &mut self,
         runtime: &Name,
@@ -244,7 +252,8 @@ impl Listings {
 }
 
 impl Listings {
-    /// Warns, once, when no container engine is installed: a node has the ones that it needs.
+    /// Warns once if no container engine at all is installed. A single missing one is normal: a node
+    /// has only those that it needs.
     fn warn_of_missing_engines(&mut self) {
         if self.has_warned || !self.runtimes.values().all(|runtime| runtime.is_missing) {
             return;
@@ -260,7 +269,8 @@ impl Listings {
 }
 
 impl RuntimeListing {
-    /// An engine that was not installed may be by now.
+    /// Marks the listing as needed if it was not before. An engine that was not installed may be
+    /// installed by now.
     fn need(&mut self) {
         if self.state == ListingState::Unneeded {
             self.state = ListingState::Needed;

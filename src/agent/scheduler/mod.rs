@@ -52,17 +52,17 @@ pub struct Scheduler<C: Clock> {
     usage: UsageRequests,
     load: LoadSampler,
     load_due: Instant,
-    /// Whether a hello has come on the present connection.
+    /// Whether a hello was received on the present connection.
     connected: bool,
     /// A guarded update with workloads of this agent is open.
     is_update_open: bool,
     /// Whether the last report after a hello contained all instances.
     all_reported: bool,
-    /// The server has to be sent the states of all instances.
+    /// The states of all instances must be sent to the server.
     must_report_all: bool,
     /// The folders that an earlier agent has left are removed.
     is_swept: bool,
-    /// `None` when no such call runs any more.
+    /// The engine calls of an earlier agent; `None` when all have ended.
     earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
     /// The wait for them.
     earlier_calls_wait: Option<EarlierCallsWait>,
@@ -78,7 +78,7 @@ struct EarlierCallsWait {
 }
 
 impl<C: Clock> Scheduler<C> {
-    /// A scheduler of these workloads. Its events, listings among them, come through `inbox`.
+    /// Returns a scheduler of these workloads. `inbox` is its own, for replies of listings and logs.
     pub fn new(
         inbox: Sender<SchedulerEvent>,
         workloads: WorkloadRecords<C>,
@@ -163,7 +163,11 @@ impl<C: Clock> Scheduler<C> {
             self.workloads.listings.due(),
             self.workloads.conditions_due,
         ];
-        dues.into_iter().flatten().fold(self.load_due, Instant::min)
+        let mut due = self.load_due;
+        for at in dues.into_iter().flatten() {
+            due = due.min(at);
+        }
+        due
     }
 
     fn now(&self) -> Instant {
@@ -202,8 +206,9 @@ impl<C: Clock> Scheduler<C> {
         }
     }
 
+    /// Reports the load since the last report. Without a connection nothing is sampled, so the next
+    /// report covers that time as well.
     fn report_load(&mut self) {
-        // Without a connection it is not sampled: the next sample covers the time until then.
         if self.connected
             && let Some((cpu_usage, free_memory)) = self.load.sample()
         {
@@ -216,8 +221,8 @@ impl<C: Clock> Scheduler<C> {
     }
 
     /// Checks the engine calls of an earlier agent, and ends those that take too long. Returns
-    /// whether none runs any more: it might create a container that a listing now would not show,
-    /// and this agent would create another one.
+    /// whether all have ended. Until then a listing could miss a container that one of them creates,
+    /// and this agent would create a second one.
     fn end_earlier_calls(&mut self, now: Instant) -> bool {
         let Some(calls) = &mut self.earlier_calls else {
             return true;
@@ -236,7 +241,8 @@ impl<C: Clock> Scheduler<C> {
             }
         };
         if end_at <= now {
-            calls.end(end_at + EARLIER_CALLS_GRACE <= now);
+            let must_kill = end_at + EARLIER_CALLS_GRACE <= now;
+            calls.end(must_kill);
         }
         self.earlier_calls_wait = Some(EarlierCallsWait {
             check_at: now + EARLIER_CALLS_INTERVAL,
@@ -273,13 +279,14 @@ impl<C: Clock> Scheduler<C> {
                 let why = self.workloads.why_without_log(&instance);
                 self.logs.found_nothing(&request_id, &instance, source, why);
             }
-            // Gone: the requester has not waited.
+            // A reply fails only if the requester does not wait any more.
             SchedulerEvent::Overview(reply) => _ = reply.try_send(self.overview()),
             SchedulerEvent::ImageNeeds(reply) => _ = reply.try_send(self.image_needs()),
         }
         self.finish_event();
     }
 
+    /// Handles a message of the server.
     fn on_message(&mut self, message: FromServer) {
         if changes_needs(&message) {
             self.images_changed();
@@ -311,6 +318,7 @@ impl<C: Clock> Scheduler<C> {
         }
     }
 
+    /// The desired workloads and their states, for the metrics.
     fn overview(&self) -> Overview {
         let mut workloads = Vec::new();
         for AddedWorkload { instance, workload } in self.workloads.desired() {
@@ -328,7 +336,7 @@ impl<C: Clock> Scheduler<C> {
         }
     }
 
-    /// Lets the clean-up of images wait until nothing has changed for some time.
+    /// Delays the clean-up of images until nothing has changed for some time.
     fn images_changed(&self) {
         if let Some(images) = &self.workloads.context.calls.images {
             images.changed();
@@ -347,6 +355,7 @@ impl<C: Clock> Scheduler<C> {
 
     // ------------------------------------------------------------------ hello
 
+    /// Begins a session with all desired workloads of this agent.
     fn on_hello(&mut self, added: Vec<AddedWorkload>) {
         info!(
             "Received the server hello with '{}' added workloads.",
@@ -362,6 +371,7 @@ impl<C: Clock> Scheduler<C> {
         self.request_listings(self.now());
     }
 
+    /// Requests the listings that are due, after the engine calls of an earlier agent have ended.
     fn request_listings(&mut self, now: Instant) {
         if !self.workloads.listings.are_due(now) || !self.end_earlier_calls(now) {
             return;
@@ -370,6 +380,7 @@ impl<C: Clock> Scheduler<C> {
         self.workloads.listings.request(engines, &self.inbox, now);
     }
 
+    /// Takes the containers of an engine that existed before this agent.
     fn on_listed(&mut self, runtime: &Name, result: ListResult) {
         let listed = self.workloads.listings.take(runtime, result, self.now());
         self.workloads.reconcile_waiting();
@@ -382,9 +393,8 @@ impl<C: Clock> Scheduler<C> {
         self.must_report_all |= !self.all_reported;
     }
 
-    /// Acts on the hello as soon as all engines have listed their containers or had enough time for
-    /// that; a later listing concerns the workloads of its engine only. Until then only unchanged
-    /// running workloads are adopted, and plans only change the desired workloads.
+    /// Acts on the hello once all engines have listed their containers, or had enough time for that.
+    /// Until then, containers that run as desired are adopted, and no other target is set.
     fn finish_hello(&mut self) {
         if self.workloads.awaits_listings {
             if self.workloads.listings.hold_up_hello() {
@@ -400,8 +410,8 @@ impl<C: Clock> Scheduler<C> {
         }
     }
 
-    /// Reports the states of all instances to the server, and that these are all: known when all
-    /// engines have listed.
+    /// Reports the states of all instances to the server, and whether these are complete: not before
+    /// all engines have listed.
     fn report_all(&mut self) {
         self.all_reported = self.workloads.listings.are_known();
         self.uplink
@@ -412,8 +422,8 @@ impl<C: Clock> Scheduler<C> {
         }
     }
 
-    /// Removes the folders of instances that there are not any more: an agent that was killed has
-    /// left them.
+    /// Removes the folders of instances that do not exist any more. A killed agent may have left
+    /// some.
     fn remove_left_folders(&self) {
         let agent = &self.workloads.store.agent;
         remove_left(&self.workloads.context.calls.folder, |folder| {
@@ -426,6 +436,7 @@ impl<C: Clock> Scheduler<C> {
 
     // ------------------------------------------------------- plans and states
 
+    /// Takes the added and the deleted workloads of a plan. A workload in both is replaced.
     // [impl->swdd~agent-transforms-update-workload-message-to-workload-operations~1]
     // [impl->swdd~agent-handle-deleted-before-added-workloads~1]
     fn on_plan(&mut self, plan: WorkloadPlan) {
@@ -449,8 +460,8 @@ impl<C: Clock> Scheduler<C> {
         self.request_listings(self.now());
     }
 
-    /// Reconciles the workloads of which something has changed, sends their new states to the
-    /// server, and reconciles the workloads that waited for these.
+    /// Reconciles all dirty workloads, and reports their new states to the server. Repeats this,
+    /// since other workloads may have waited for these states.
     // [impl->swdd~agent-sends-workload-states-of-its-workloads-to-server~2]
     fn reconcile(&mut self) {
         loop {
@@ -480,8 +491,8 @@ fn changes_needs(message: &FromServer) -> bool {
     )
 }
 
-/// Whether the names of an instance can be parts of paths and of arguments, so that a mistake of a
-/// peer does not lead out of the run folder.
+/// Whether the names of an instance are safe as parts of paths and arguments. A peer must not lead
+/// the agent out of its run folder.
 fn is_file_name(instance: &InstanceName) -> bool {
     for part in [&instance.workload, &instance.id, &instance.agent] {
         if part.is_empty() || !has_name_characters(part) {
@@ -491,7 +502,7 @@ fn is_file_name(instance: &InstanceName) -> bool {
     true
 }
 
-/// The workloads by name; those whose names are not valid are left out.
+/// Returns the workloads by name, without those whose names are not valid.
 fn by_name(list: Vec<AddedWorkload>) -> BTreeMap<Name, AddedWorkload> {
     let mut by_name = BTreeMap::new();
     for added in list {

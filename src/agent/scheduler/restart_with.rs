@@ -16,10 +16,10 @@ use ankaios_platform::logging::log_source;
 use log::info;
 use std::collections::BTreeSet;
 
-/// Whether an instance in this state has ended, is about to end, or is started again.
+/// Whether an instance in this state has ended, is about to end, or is being started again.
 ///
-/// A state that says nothing about the container is no end: its agent is away or was restarted, or
-/// its engine does not respond. The container may run all the time.
+/// If its agent is disconnected or was restarted, or its engine does not respond, its container may
+/// still run. So such a state is no end.
 pub(super) fn has_ended(state: &ExecutionState) -> bool {
     match state.phase {
         Phase::Running
@@ -42,7 +42,7 @@ pub(super) fn has_ended(state: &ExecutionState) -> bool {
     }
 }
 
-/// Whether an instance may have run until `before` became `now`, and has ended by that.
+/// Whether an instance may have run in its state `before`, and has ended in its state `now`.
 pub(super) fn ends_run(before: Option<&ExecutionState>, now: Option<&ExecutionState>) -> bool {
     let Some(before) = before else {
         return false;
@@ -53,7 +53,7 @@ pub(super) fn ends_run(before: Option<&ExecutionState>, now: Option<&ExecutionSt
     now.is_none_or(has_ended)
 }
 
-/// Whether the workload is restarted with those that it needs running.
+/// Whether the workload is restarted with the workloads that it needs to run.
 fn restarts_with_dependencies(added: &AddedWorkload) -> bool {
     let config = added.workload.config();
     let lifecycle = config.usable_lifecycle();
@@ -70,8 +70,8 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
-    /// Restarts the started workloads that say so, because these dependencies of them have ended;
-    /// and those that need the restarted ones, which end as well.
+    /// Restarts the workloads with `restartWith` that were started and need one of these, which have
+    /// ended. So are those that need a restarted one, which ends as well.
     // [impl->swdd~agent-restarts-with-dependencies~1]
     pub(super) fn restart_dependents(&mut self, ended: BTreeSet<Name>) {
         if self.restarted_with.is_empty() {
@@ -96,10 +96,10 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
-    /// Updates whether a workload must be restarted before it is decided on:
-    /// - it must, when all instances of a dependency have ended: an agent that was restarted has
-    ///   not seen that happen;
-    /// - it must not any more, when it has stopped.
+    /// Updates whether a workload must be restarted:
+    /// - it must, if all instances of a dependency have ended. An agent that was restarted has not
+    ///   seen the end itself;
+    /// - it must not any more, if it has stopped.
     pub(super) fn update_restart(&mut self, name: &Name) {
         if !self.restarted_with.contains(name) {
             return;
@@ -128,7 +128,7 @@ impl<C: Clock> WorkloadRecords<C> {
         self.restart_dependents(ended);
     }
 
-    /// Whether the workload is restarted with one of these others, so that their states matter
+    /// Whether the workload is restarted with one of these others. Then their states matter even
     /// while it runs.
     pub(super) fn follows_one_of(&self, name: &Name, others: &BTreeSet<Name>) -> bool {
         if !self.restarted_with.contains(name) {
@@ -148,8 +148,7 @@ impl<C: Clock> WorkloadRecord<C> {
         }
     }
 
-    /// Whether nothing is left of this instance that this agent has started, or may have begun to
-    /// start.
+    /// Whether this agent neither runs this instance, nor may have begun to start it.
     fn has_stopped(&self, instance: &InstanceName) -> bool {
         let Some(control_loop) = &self.control_loop else {
             return true;

@@ -22,8 +22,8 @@ use log::warn;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// The files that engines copy into a container: with them it has the name servers, the host names
-/// and the time zone of the node.
+/// The files that engines copy into a container, so that it has the name servers, the host names and
+/// the time zone of the node.
 pub(crate) const COPIED_FILES: [&str; 4] = [
     "/etc/hosts",
     "/etc/localtime",
@@ -31,23 +31,24 @@ pub(crate) const COPIED_FILES: [&str; 4] = [
     "/run/systemd/resolve/resolv.conf",
 ];
 
-/// How long the current instance runs on after the new one could not be staged, so that the server
-/// can roll the update back.
+/// How long the current instance keeps running after the staging of the new one has failed. In this
+/// time the server can roll the update back.
 const UNDONE_WITHIN: Duration = Duration::from_secs(60);
 
 /// An instance that is staged.
 pub(super) struct Staged {
     added: AddedWorkload,
-    /// The conditions under which it may replace the current one.
+    /// The conditions that must hold before it replaces the current one.
     pub(super) conditions: Option<StartConditions>,
     /// The report that the server was sent in this session.
     sent: Option<PreparedInstance>,
 }
 
-/// The staging that the end of the current instance waits for.
+/// The staging of the new instance, while the current one waits for it before it stops.
 pub(super) enum StagingBeforeStop {
     UnderWay,
-    /// It has failed for good. Until then the server can roll the update back.
+    /// It has failed for good. The current instance stops at `until`, unless the server rolls the
+    /// update back.
     Failed {
         reason: String,
         until: Instant,
@@ -57,16 +58,15 @@ pub(super) enum StagingBeforeStop {
 /// How far an instance must be prepared to be staged, by its block `update`.
 fn stage_of(added: &AddedWorkload) -> PrepareLevel {
     let config = added.workload.config();
-    match config.usable_lifecycle() {
-        Some(lifecycle) => match &lifecycle.update {
-            Some(update) => update.stage,
-            None => PrepareLevel::None,
-        },
-        None => PrepareLevel::None,
+    if let Some(lifecycle) = config.usable_lifecycle()
+        && let Some(update) = &lifecycle.update
+    {
+        return update.stage;
     }
+    PrepareLevel::None
 }
 
-/// Whether an earlier agent has prepared this container, or was about to, by its record.
+/// Whether an earlier agent has prepared this container, or may have, as its record says.
 pub(super) fn is_prepared(connector: &dyn RuntimeConnector, container: &ListedContainer) -> bool {
     match prepared_record(connector, container) {
         Some(record) => record.may_be_of(&container.id),
@@ -127,18 +127,19 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
-    /// The connection is lost: the list that comes next belongs to another session. Nothing else
-    /// changes.
+    /// Ends a session, since the connection is lost. Staged instances stay until the next session
+    /// has its own list.
     pub(crate) fn session_ended(&mut self) {
         self.has_stage_list = false;
     }
 
-    /// Takes the reports about staged instances that the server was not sent yet.
+    /// Returns the new reports about staged instances, and records them as sent.
     pub(crate) fn take_staging_reports(&mut self) -> Vec<PreparedInstance> {
         let mut reports = Vec::new();
         if self.awaits_listings {
             return reports;
         }
+        // First: all new reports.
         for record in self.records.values() {
             let Some(staged) = &record.staged else {
                 continue;
@@ -148,6 +149,7 @@ impl<C: Clock> WorkloadRecords<C> {
                 reports.push(report);
             }
         }
+        // Then: record them as sent.
         for report in &reports {
             log_failed_staging(report);
             if let Some(record) = self.records.get_mut(&report.instance.workload)
@@ -169,15 +171,19 @@ impl<C: Clock> WorkloadRecords<C> {
             is_final: false,
             unmet: None,
         };
-        // First: the level. An instance that runs, or waits as it is, needs nothing else.
-        let target = self.staged_level(record, added);
-        let stage = stage_of(added);
         let report = match &record.control_loop {
             Some(control_loop) => control_loop.report(added),
             None => None,
         };
+        // First: the level, as far as it is reached. An instance that runs, waits to be started, or
+        // will not be created needs no preparation.
+        let stage = stage_of(added);
+        let target = self.staged_level(record, added);
         if record.runs_or_awaits(added) || target == Some(PrepareLevel::None) {
-            progress.level = Some(stage.min(target.unwrap_or(stage)));
+            progress.level = match target {
+                Some(target) => Some(stage.min(target)),
+                None => Some(stage),
+            };
         } else if let Some(report) = report
             && target.is_some()
         {
@@ -233,8 +239,8 @@ impl<C: Clock> WorkloadRecords<C> {
 
     // ------------------------------------------------- staging before a stop
 
-    /// Notes, when the server has sent something about a workload, that its current instance runs
-    /// until the new one is staged.
+    /// Notes that the current instance of a workload keeps running until the new one is staged, if
+    /// the server has sent a new one and its block `update` says so.
     pub(super) fn begin_staging_before_stop(&mut self, name: &Name) {
         let Some(record) = self.records.get(name) else {
             return;
@@ -247,8 +253,8 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
-    /// Whether the current instance runs until the new one is staged. Mostly it is staged already;
-    /// an agent that was not connected then does it now.
+    /// Whether the new instance must be staged before the current one stops. Mostly it is staged
+    /// already. An agent that was not connected during the staging stages it now.
     // [impl->swdd~agent-stages-updates~1]
     fn must_be_staged(&self, record: &WorkloadRecord<C>) -> bool {
         let (Some(control_loop), Some(new)) = (&record.control_loop, &record.desired) else {
@@ -260,10 +266,8 @@ impl<C: Clock> WorkloadRecords<C> {
         if stage_of(new) == PrepareLevel::None || !self.may_prepare(new) {
             return false;
         }
-        if record
-            .conditions
-            .as_ref()
-            .is_some_and(StartConditions::is_inactive)
+        if let Some(conditions) = &record.conditions
+            && conditions.is_inactive()
         {
             return false;
         }
@@ -273,8 +277,8 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
-    /// Follows the staging that the end of the current instance waits for: it ends when the new
-    /// instance is staged, or some time after that has failed for good.
+    /// Takes the progress of the staging that the current instance waits for: it ends the wait if it
+    /// has succeeded, and limits it if it has failed for good.
     pub(super) fn follow_staging_before_stop(&mut self, name: &Name) {
         let Some(record) = self.records.get_mut(name) else {
             return;
@@ -282,7 +286,7 @@ impl<C: Clock> WorkloadRecords<C> {
         let Some(StagingBeforeStop::UnderWay) = &record.staging else {
             return;
         };
-        // The staged instance may be yet another one.
+        // Its report is that of the desired instance. The server may stage another one already.
         let (Some(control_loop), Some(desired)) = (&record.control_loop, &record.desired) else {
             return;
         };
@@ -302,8 +306,8 @@ impl<C: Clock> WorkloadRecords<C> {
         self.evaluate_until(until);
     }
 
-    /// Lets current instances stop whose new ones could not be staged, and which the server has not
-    /// rolled back. Returns when to call this again for the others.
+    /// Ends the waits for stagings that have failed and that the server has not rolled back in time:
+    /// the current instances may stop. Returns when the other waits end.
     pub(super) fn end_staging_before_stop(&mut self, now: Instant) -> Vec<Instant> {
         let mut due = Vec::new();
         for (name, record) in &mut self.records {
@@ -324,7 +328,8 @@ impl<C: Clock> WorkloadRecords<C> {
 
     // ---------------------------------------------------- targets of preparations
 
-    /// Reconciles each workload that waits, or is staged: it may be prepared differently now.
+    /// Marks each workload as dirty that waits, is staged or has undecided containers: a new listing
+    /// may change what follows.
     pub(crate) fn reconcile_waiting(&mut self) {
         for (name, record) in &self.records {
             if record.waits != Waits::No || record.staged.is_some() || !record.found.is_empty() {
@@ -336,7 +341,7 @@ impl<C: Clock> WorkloadRecords<C> {
     /// The instance of a workload that its control loop must prepare.
     pub(super) fn next_of(&self, name: &Name) -> Option<Preparation> {
         let record = self.records.get(name)?;
-        // A container of the same instance may turn out to be there.
+        // A listing may still show a container of the same instance, so nothing changes until then.
         let is_unknown = self.awaits_listings && record.staged.is_some();
         if is_unknown || self.may_be_elsewhere(record) {
             return record.control_loop.as_ref()?.target.next.clone();
@@ -351,6 +356,7 @@ impl<C: Clock> WorkloadRecords<C> {
         Some(next)
     }
 
+    /// The preparation of a staged instance; `None` while its level is not known.
     fn staged_next(
         &self,
         record: &WorkloadRecord<C>,
@@ -363,12 +369,14 @@ impl<C: Clock> WorkloadRecords<C> {
         })
     }
 
+    /// The preparation of an instance that waits to be started, if it is prepared.
     fn waiting_next(&self, record: &WorkloadRecord<C>) -> Option<Preparation> {
         let added = record.waiting()?;
         let conditions = record.conditions.as_ref();
         if conditions.is_some_and(StartConditions::is_inactive) || !self.may_prepare(added) {
             return None;
         }
+        // First: the level that is requested, for this start or for an update.
         let mut level = self.requested(added);
         // An instance that was staged, and waits for others after the switch, stays prepared.
         if let Some(control_loop) = &record.control_loop
@@ -382,7 +390,8 @@ impl<C: Clock> WorkloadRecords<C> {
             level = level.max(stage_of(added));
             retry_limit = Some(self.stage_tries());
         }
-        // A create would fail without the paths of a precondition, and an `init` would pin mounts.
+        // Then: at most the image while it is blocked. A create would fail without the paths of a
+        // precondition, and an `init` would pin mounts.
         if conditions.and_then(StartConditions::reason).is_some() {
             level = level.min(PrepareLevel::Image);
         }
@@ -398,7 +407,8 @@ impl<C: Clock> WorkloadRecords<C> {
         self.context.retry_limit.unwrap_or(u32::MAX)
     }
 
-    /// Whether no container of the workload is known, and an engine may have one.
+    /// Whether no container of the workload is known, and an engine that has not listed may have
+    /// one.
     fn may_be_elsewhere(&self, record: &WorkloadRecord<C>) -> bool {
         if record.control_loop.is_some() || !record.adopt.is_empty() {
             return false;
@@ -417,7 +427,7 @@ impl<C: Clock> WorkloadRecords<C> {
         self.context.engines.contains_key(runtime) && !self.listings.is_missing(runtime)
     }
 
-    /// How far to prepare the workload, by its `lifecycle:` block or else by the setting.
+    /// How far to prepare the workload: as its `lifecycle:` block says, or else the setting.
     fn requested(&self, added: &AddedWorkload) -> PrepareLevel {
         match &added.workload.config().lifecycle {
             Ok(Some(block)) => block.prepare.unwrap_or(self.prepare_level),
@@ -428,8 +438,8 @@ impl<C: Clock> WorkloadRecords<C> {
 
     // --------------------------------------- containers that an earlier agent prepared
 
-    /// Takes the containers that an earlier agent has prepared. One of a staged or desired instance
-    /// waits for its start; the others are removed. All other containers stay in the list.
+    /// Takes the containers that an earlier agent has prepared out of the list, and returns them with
+    /// their purposes. One of a staged or desired instance waits for its start; others are removed.
     pub(super) fn take_prepared(
         &self,
         name: &Name,
@@ -448,7 +458,8 @@ impl<C: Clock> WorkloadRecords<C> {
         prepared
     }
 
-    /// The purpose of a container that an earlier agent has prepared; `None` for other ones.
+    /// The purpose of a container that was never started; `None` if no earlier agent has prepared
+    /// it.
     fn purpose_of_unstarted(
         &self,
         name: &Name,
@@ -459,7 +470,8 @@ impl<C: Clock> WorkloadRecords<C> {
         let connector = self.context.connector(runtime)?;
         let never_started = container.never_started()?;
         let instance = &container.instance;
-        // First: which instance it may be for. Nothing is created of one that runs in another form.
+        // First: the instance that it may be for. The staged one, unless the same instance runs
+        // with another definition: then nothing is created for the staging.
         let added = match record.staged() {
             Some(staged) if staged.instance == *instance && record.current() != Some(instance) => {
                 staged
@@ -467,8 +479,8 @@ impl<C: Clock> WorkloadRecords<C> {
             _ => desired?,
         };
         let is_desired = *instance == added.instance && *runtime == added.workload.runtime;
-        // Then: whether it was prepared at all. Otherwise a start of an earlier agent was cut
-        // short.
+        // Then: whether it was prepared at all. Without a record, a start of an earlier agent may
+        // have been interrupted.
         let text = connector.prepared_record(instance);
         let may_be_prepared = is_desired && self.requested(added) > PrepareLevel::None;
         if text.is_none() && !may_be_prepared {
@@ -526,11 +538,12 @@ fn log_failed_staging(report: &PreparedInstance) {
 }
 
 impl<C: Clock> WorkloadRecord<C> {
+    /// The instance that is staged, if any.
     pub(super) fn staged(&self) -> Option<&AddedWorkload> {
         self.staged.as_ref().map(|staged| &staged.added)
     }
 
-    /// Whether exactly this runs, or waits to be started.
+    /// Whether exactly this instance runs, or waits to be started.
     pub(super) fn runs_or_awaits(&self, added: &AddedWorkload) -> bool {
         self.waiting() == Some(added) || self.runs(added)
     }

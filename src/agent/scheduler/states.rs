@@ -44,8 +44,7 @@ impl WorkloadStateStore {
         own
     }
 
-    /// Stores the states of all own instances of a workload. Returns whether one that may have run
-    /// has ended.
+    /// Stores the states of all own instances of a workload. Returns whether that ends the workload.
     // [impl->swdd~agent-stores-workload-states-of-its-workloads~1]
     pub(crate) fn replace_own(
         &mut self,
@@ -64,26 +63,25 @@ impl WorkloadStateStore {
         has_ended
     }
 
-    /// Forgets an instance, of which nothing is left. Returns whether it may have run until now, and
-    /// no other one of its workload runs.
+    /// Forgets an instance, of which nothing is left. Returns whether that ends its workload: it may
+    /// have run until now, and no other instance runs.
     pub(crate) fn forget(&mut self, instance: &InstanceName) -> bool {
         let before = self.entries.remove(instance);
         let has_ended = ends_run(before.as_ref().map(|entry| &entry.state), None);
         has_ended && !self.runs(&instance.workload)
     }
 
-    /// Stores a state of an instance on another agent; one of our own is ignored. Its text is not
-    /// kept: a hostile agent must not fill the memory of all others. Returns whether the instance
-    /// may have run until now and has ended.
+    /// Stores a state of an instance on another agent, without its text: a hostile agent must not
+    /// fill the memory of all others. Returns whether that ends its workload.
     pub(crate) fn set_foreign(&mut self, report: WorkloadState) -> bool {
         if report.instance.agent == self.agent {
-            return false;
+            return false; // Only the own control loops report it.
         }
         self.set(report.instance, report.state.without_text())
     }
 
-    /// Whether an instance of the workload runs. While one does, the end of another one restarts no
-    /// dependent: any agent can report an instance of any workload as its own.
+    /// Whether an instance of the workload runs. As long as one does, the end of another one means
+    /// nothing: any agent can report an instance of any workload as its own.
     fn runs(&self, workload: &str) -> bool {
         let mut entries = of_workload(&self.entries, workload);
         entries.any(|(_, entry)| entry.state.phase == Phase::Running)
@@ -95,7 +93,7 @@ impl WorkloadStateStore {
         entries.peek().is_some() && entries.all(|(_, entry)| has_ended(&entry.state))
     }
 
-    /// Marks the states of other agents, which may be wrong: the connection was lost.
+    /// Marks the states of other agents as stale, since the connection is lost.
     pub(crate) fn mark_foreign_stale(&mut self) {
         for (instance, entry) in &mut self.entries {
             entry.stale = instance.agent != self.agent;
@@ -123,7 +121,7 @@ impl WorkloadStateStore {
         own
     }
 
-    /// How many own instances there are in which state, for people:
+    /// Returns a text with the number of own instances in each state:
     /// `3 workloads: 2 running, 1 failed`.
     pub(crate) fn summary(&self) -> String {
         let mut total = 0;
@@ -151,8 +149,8 @@ impl WorkloadStateStore {
         self.entries.get(instance).map(|entry| &entry.state)
     }
 
-    /// Returns the unmet dependencies: one is met when any of its instances has reached the state,
-    /// and `applies`.
+    /// Returns the dependencies that are not met. One is met if any of its instances has reached the
+    /// state, and `applies` to it.
     // [impl->swdd~workload-ready-to-create-on-fulfilled-dependencies~1]
     pub(crate) fn unmet(
         &self,
@@ -172,21 +170,22 @@ impl WorkloadStateStore {
         unmet
     }
 
-    /// Whether a workload that `dependent` depends on may stop: all instances of the dependent
-    /// fulfil the condition.
+    /// Whether a workload may stop as far as this dependent is concerned: all instances of the
+    /// dependent fulfil the condition.
     // [impl->swdd~workload-ready-to-delete-on-fulfilled-dependencies~1]
     pub(crate) fn may_stop(&self, dependent: &str, condition: DeleteCondition) -> bool {
         of_workload(&self.entries, dependent)
             .all(|(_, entry)| entry.state.fulfils_delete(condition))
     }
 
-    /// As [`Self::may_stop`], but an instance that stops, or waits to stop, is enough.
+    /// Whether each instance of the dependent stops, waits to stop, or fulfils the condition.
     pub(crate) fn is_stopping(&self, dependent: &str, condition: DeleteCondition) -> bool {
         let mut phases = of_workload(&self.entries, dependent).map(|(_, entry)| entry.state.phase);
         phases.all(|phase| phase.state() == "Stopping" || phase.fulfils_delete(condition))
     }
 
-    /// Whether no own instance of the workload has a container, as far as is known.
+    /// Whether all own instances of the workload, if any, still wait to be started, so that none has
+    /// a container.
     pub(crate) fn has_no_container(&self, workload: &str) -> bool {
         for (instance, entry) in of_workload(&self.entries, workload) {
             let waits_to_start = entry.state.phase == Phase::PendingWaitingToStart;
@@ -197,15 +196,19 @@ impl WorkloadStateStore {
         true
     }
 
-    /// Stores a state. Returns whether the instance may have run until now and has ended, and no
-    /// other one of its workload runs.
+    /// Stores a state. Returns whether that ends its workload: the instance may have run until now,
+    /// and no other one runs.
     fn set(&mut self, instance: InstanceName, state: ExecutionState) -> bool {
         if state.phase == Phase::Removed {
             return self.forget(&instance);
         }
         let has_ended = ends_run(self.get(&instance), Some(&state));
-        let (name, stale) = (instance.workload.clone(), false);
-        self.entries.insert(instance, StateEntry { state, stale });
+        let name = instance.workload.clone();
+        let entry = StateEntry {
+            state,
+            stale: false,
+        };
+        self.entries.insert(instance, entry);
         has_ended && !self.runs(&name)
     }
 }

@@ -75,9 +75,10 @@ pub(super) struct WorkloadRecord<C: Clock> {
     pub(super) desired: Option<AddedWorkload>,
     /// The server has sent something about it that was not reconciled yet.
     pub(super) is_requested: bool,
-    /// Instances whose states the server may expect, since it has sent something about them.
+    /// Instances that the server has sent something about. It expects their states, even if these
+    /// have not changed.
     pub(super) must_show: BTreeSet<InstanceName>,
-    /// Instances that the server has deleted and whose ends it was not sent yet.
+    /// Instances that the server has deleted, and whose ends were not reported yet.
     pub(super) deleted: BTreeSet<InstanceName>,
     /// The states that dependents must have reached before the current instance may stop.
     pub(super) stop_after: BTreeMap<String, DeleteCondition>,
@@ -89,34 +90,36 @@ pub(super) struct WorkloadRecord<C: Clock> {
     pub(super) staging: Option<StagingBeforeStop>,
     /// The instance that the server lets this agent stage for an update.
     pub(super) staged: Option<Staged>,
-    /// Containers that engines have listed, and that are not decided about.
+    /// Containers that engines have listed. Their use is not decided yet.
     pub(super) found: Vec<Existing>,
     /// Containers that the control loop gets with its next target.
     pub(super) adopt: Vec<FoundContainer>,
     pub(super) control_loop: Option<ControlLoop<C>>,
 }
 
+/// What a workload waits for.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Waits {
+    /// For nothing.
     #[default]
     No,
     /// The current instance runs until its dependents let it stop, or until its successor is
     /// staged.
     ToStop,
-    /// Nothing may be started yet.
+    /// The desired instance must not be started yet.
     ToStart,
 }
 
 /// The reasons for which the start of the desired instance waits.
 #[derive(Default)]
 pub(super) struct StartWait {
-    /// Conditions of it, or of a dependency, do not hold.
+    /// Its conditions, or those of a dependency, do not hold.
     pub(super) blocked: Option<Note>,
-    /// The dependency that has ended and with which it is restarted, until it has stopped.
+    /// It is restarted with this dependency, which has ended, and it has not stopped yet.
     pub(super) restarts_with: Option<Name>,
-    /// A runtime, which may have a container of it, has not listed its containers.
+    /// A runtime has not listed its containers, and may have one of this workload.
     pub(super) unlisted: Option<Note>,
-    /// The dependencies that were not met when it was reconciled last.
+    /// The dependencies that were not met at the last reconcile.
     pub(super) unmet: BTreeMap<String, AddCondition>,
 }
 
@@ -138,11 +141,11 @@ pub(super) struct ControlLoop<C: Clock> {
     run_since: u64,
     /// The number of the first target with its present `next`.
     next_since: u64,
-    /// Instances of earlier targets that the loop has taken and may have begun to start. Until a
-    /// status follows a later target they are treated as there, with the state shown before.
+    /// Instances of earlier targets, whose starts the loop may have begun. Until a status follows
+    /// the newest target they are treated as present, in the states that were shown last.
     pub(super) may_have_begun: Vec<InstanceName>,
     pub(super) status: Arc<Status>,
-    /// The container that it was started with, while that has to stay as it is.
+    /// The container of an earlier agent, while it stays as it is.
     pub(super) kept: Option<KeptContainer>,
     /// The loop has no thread.
     unstarted: Option<Unstarted<C>>,
@@ -152,7 +155,7 @@ pub(super) struct ControlLoop<C: Clock> {
 pub(super) struct KeptContainer {
     pub(super) runtime: Name,
     pub(super) container: ListedContainer,
-    /// The instance that it can be started again for, if any.
+    /// The instance that can be started again in it, if any.
     pub(super) start_again_for: Option<AddedWorkload>,
     /// It is adopted when its instance is desired again.
     pub(super) may_be_adopted: bool,
@@ -203,12 +206,13 @@ impl<C: Clock> ControlLoop<C> {
         }
     }
 
-    /// Whether the container that was found is started again for this.
+    /// Whether the container that was found is started again for this target.
     fn starts_again_for(&self, run: &RunTarget) -> bool {
+        let Some(added) = run.added() else {
+            return false;
+        };
         match &self.kept {
-            Some(kept) => {
-                kept.start_again_for.is_some() && kept.start_again_for.as_ref() == run.added()
-            }
+            Some(kept) => kept.start_again_for.as_ref() == Some(added),
             None => false,
         }
     }
@@ -218,14 +222,13 @@ impl<C: Clock> ControlLoop<C> {
         self.status.target >= self.target.number
     }
 
-    /// Whether the instance that must run is in use: others may need it until it stops. One that is
-    /// not started yet, or has ended, is not.
+    /// Whether the instance that must run was started and has not ended, so that others may use it.
     fn is_in_use(&self) -> bool {
         let Some(added) = self.target.run.added() else {
             return false;
         };
         if self.status.target < self.run_since {
-            return false; // The status is about an earlier one, which may have the same name.
+            return false; // The status is about an earlier target, maybe of the same instance.
         }
         match self.status.state_of(&added.instance) {
             Some(state) => !has_ended(state),
@@ -254,7 +257,7 @@ impl<C: Clock> ControlLoop<C> {
         adopt: Vec<FoundContainer>,
     ) {
         let number = self.target.number + 1;
-        let is_answered = self.is_up_to_date();
+        let is_earlier_followed = self.is_up_to_date();
         let earlier = self.target.run.added().map(|added| added.instance.clone());
         if self.target.run != run {
             self.run_since = number;
@@ -273,8 +276,9 @@ impl<C: Clock> ControlLoop<C> {
             adopt,
             ..self.target.clone()
         });
+        // The loop has taken the earlier target, and has sent no status since.
         if was_taken
-            && !is_answered
+            && !is_earlier_followed
             && let Some(earlier) = earlier
         {
             self.may_have_begun.push(earlier);
@@ -283,6 +287,7 @@ impl<C: Clock> ControlLoop<C> {
 }
 
 impl<C: Clock> WorkloadRecord<C> {
+    /// Whether there is nothing to record any more.
     pub(super) fn is_empty(&self) -> bool {
         self.desired.is_none()
             && self.control_loop.is_none()
@@ -297,7 +302,7 @@ impl<C: Clock> WorkloadRecord<C> {
         self.control_loop.as_ref()?.current()
     }
 
-    /// Whether exactly this is the target of the control loop.
+    /// Whether the control loop must run exactly this instance now.
     pub(super) fn runs(&self, added: &AddedWorkload) -> bool {
         match &self.control_loop {
             Some(control_loop) => control_loop.target.run.added() == Some(added),
@@ -305,7 +310,7 @@ impl<C: Clock> WorkloadRecord<C> {
         }
     }
 
-    /// Whether the current instance is replaced when this is desired.
+    /// Whether the current instance will be replaced, since `new` is desired.
     fn replaces_with(&self, new: &AddedWorkload) -> bool {
         let starts_again = match self.kept() {
             Some(kept) => kept.start_again_for.as_ref() == Some(new),
@@ -314,7 +319,7 @@ impl<C: Clock> WorkloadRecord<C> {
         self.current().is_some() && !self.runs(new) && !starts_again
     }
 
-    /// Notes that the server has deleted an instance; `new` is desired in its place.
+    /// Notes that the server has deleted an instance, and desires `new` in its place, if anything.
     fn delete(&mut self, deleted: DeletedWorkload, new: Option<&AddedWorkload>) {
         let instance = deleted.instance;
         self.stop_after = deleted.dependencies;
@@ -322,10 +327,11 @@ impl<C: Clock> WorkloadRecord<C> {
             && let Some(kept) = &mut control_loop.kept
             && kept.container.instance == instance
         {
-            // It goes, even if the same instance comes in its place.
+            // The container is removed, even if the same instance comes back.
             kept.may_be_adopted = false;
         }
-        // The end of the predecessor was reported before a successor was started.
+        // Its end needs no report if it comes back at once. A successor is only started after the
+        // end of the deleted instance was reported.
         let is_end_known = match new {
             Some(new) => new.instance == instance || self.runs(new),
             None => false,
@@ -335,11 +341,12 @@ impl<C: Clock> WorkloadRecord<C> {
         }
     }
 
+    /// The container of an earlier agent, while it stays as it is.
     pub(super) fn kept(&self) -> Option<&KeptContainer> {
         self.control_loop.as_ref()?.kept.as_ref()
     }
 
-    /// Whether the container of an earlier agent is started again for the desired instance.
+    /// Whether the desired instance is started again in the container of an earlier agent.
     pub(super) fn starts_again(&self) -> bool {
         match (self.kept(), &self.desired) {
             (Some(kept), Some(desired)) => kept.start_again_for.as_ref() == Some(desired),
@@ -355,7 +362,7 @@ impl<C: Clock> WorkloadRecord<C> {
         }
     }
 
-    /// Whether a state of one of these other workloads may end its waiting.
+    /// Whether it waits, and a new state of one of these other workloads may end that.
     fn waits_for(&self, others: &BTreeSet<Name>) -> bool {
         if self.waits == Waits::No {
             return false;
@@ -378,7 +385,7 @@ impl<C: Clock> WorkloadRecord<C> {
         desired.workload.dependencies.get(other) == Some(&AddCondition::Running)
     }
 
-    /// Whether its control loop has something of this instance, or has to start it.
+    /// Whether its control loop has something of this instance, or must run it.
     fn has(&self, instance: &InstanceName) -> bool {
         let Some(control_loop) = &self.control_loop else {
             return false;
@@ -418,8 +425,7 @@ impl<C: Clock> WorkloadRecord<C> {
             return ExecutionState::with_info(Phase::PendingStartingFailed, info)
                 .because(Reason::CannotBeStaged);
         }
-        // The first reason decides whether the server waits for it. Programs without reasons take
-        // the first part of the text.
+        // First: all reasons. Programs take the first one, or the first part of the text.
         let mut notes: Vec<Note> = Vec::new();
         let wait = &self.start_wait;
         notes.extend(wait.blocked.clone());
@@ -431,11 +437,13 @@ impl<C: Clock> WorkloadRecord<C> {
         };
         notes.extend(preparation);
         for (name, condition) in &wait.unmet {
-            if wait.blocked.as_ref() != Some(&waits_for_blocked(name)) {
+            let is_named_already = wait.blocked.as_ref() == Some(&waits_for_blocked(name));
+            if !is_named_already {
                 let text = reason::waits_for(name, *condition);
                 notes.push(Note::new(Reason::Dependency, text));
             }
         }
+        // Then: one note of them.
         let mut reasons = notes.iter().map(|note| note.reason);
         let reason = reasons.find(|reason| *reason != Reason::None);
         let texts: Vec<&str> = notes.iter().map(|note| &*note.text).collect();
@@ -447,9 +455,8 @@ impl<C: Clock> WorkloadRecord<C> {
         all.state(Phase::PendingWaitingToStart)
     }
 
-    /// The states of all instances of the workload, as others must see them: those that its control
-    /// loop reports, and those of instances that wait for others. `before` are those that were
-    /// shown last.
+    /// Returns the states of all instances of the workload, as others must see them. `before` are
+    /// the states that were shown last.
     fn shown(
         &self,
         before: &BTreeMap<InstanceName, ExecutionState>,
@@ -457,12 +464,14 @@ impl<C: Clock> WorkloadRecord<C> {
     ) -> BTreeMap<InstanceName, ExecutionState> {
         let mut shown = BTreeMap::new();
         if let Some(control_loop) = &self.control_loop {
+            // First: the states that the control loop has reported.
             for (instance, state) in &control_loop.status.instances {
                 let state = self.shown_state(control_loop, instance, state, before);
                 if let Some(state) = state {
                     shown.insert(instance.clone(), state);
                 }
             }
+            // Then: the states that it has not reported yet, or cannot report.
             for instance in &control_loop.may_have_begun {
                 if let Some(state) = before.get(instance) {
                     shown.entry(instance.clone()).or_insert(state.clone());
@@ -477,11 +486,12 @@ impl<C: Clock> WorkloadRecord<C> {
             }
             self.show_waiting_to_stop(control_loop, &mut shown);
         }
+        // Finally: the desired instance, which may wait to be started.
         self.show_desired(before, are_containers_known, &mut shown);
         shown
     }
 
-    /// The state that others must see of an instance in the status.
+    /// The state that others must see of an instance in the status; `None` if it is not shown.
     fn shown_state(
         &self,
         control_loop: &ControlLoop<C>,
@@ -490,23 +500,32 @@ impl<C: Clock> WorkloadRecord<C> {
         before: &BTreeMap<InstanceName, ExecutionState>,
     ) -> Option<ExecutionState> {
         let before = before.get(instance);
-        if state.phase != Phase::PendingInitial {
-            let Some(before) = before else {
-                return Some(state.clone());
-            };
-            // It need not wait any more, and the loop has not followed that yet.
-            let is_about_to_stop = before.phase == Phase::StoppingWaitingToStop
-                && state.phase.state() != "Stopping"
-                && !control_loop.is_up_to_date();
-            // The loop has a thread now, and has not reported anything yet.
-            let was_unwatched =
-                before.phase == Phase::FailedUnknown && control_loop.status.target == 0;
-            if is_about_to_stop || was_unwatched {
-                return Some(before.clone());
-            }
-            return Some(state.clone());
+        if state.phase == Phase::PendingInitial {
+            return self.shown_unstarted_state(state, before);
         }
-        // It is only prepared. The desired instance is shown, if there is one.
+        let Some(before) = before else {
+            return Some(state.clone());
+        };
+        // It may stop by now, but the loop has not followed that target yet.
+        let is_about_to_stop = before.phase == Phase::StoppingWaitingToStop
+            && state.phase.state() != "Stopping"
+            && !control_loop.is_up_to_date();
+        // The loop had no thread until now, and has not reported anything yet.
+        let was_unwatched = before.phase == Phase::FailedUnknown && control_loop.status.target == 0;
+        if is_about_to_stop || was_unwatched {
+            return Some(before.clone());
+        }
+        Some(state.clone())
+    }
+
+    /// The state that others must see of an instance whose container this agent has not started;
+    /// `None` if it is not shown.
+    fn shown_unstarted_state(
+        &self,
+        state: &ExecutionState,
+        before: Option<&ExecutionState>,
+    ) -> Option<ExecutionState> {
+        // Others see the desired instance instead, if there is one.
         if self.desired.is_some() {
             return None;
         }
@@ -572,7 +591,7 @@ impl<C: Clock> WorkloadRecord<C> {
             shown.insert(instance.clone(), unstarted.state(Phase::PendingStarting));
             return;
         }
-        // The loop will report its start.
+        // The loop will report its start. Until then the earlier state is shown.
         if let Some(state) = earlier {
             shown.insert(instance.clone(), state.clone());
         }
@@ -603,11 +622,11 @@ pub struct WorkloadRecords<C: Clock> {
     pub(super) keeps_finished: bool,
     /// Boxed, since a map has unused places of the whole size beside its values.
     pub(super) records: BTreeMap<Name, Box<WorkloadRecord<C>>>,
-    /// How far starts are prepared, without a level in the `lifecycle:` block.
+    /// How far starts are prepared if the `lifecycle:` block does not say it.
     pub(super) prepare_level: PrepareLevel,
-    /// A list of instances to stage has come since the session began.
+    /// In this session a list of instances to stage was received.
     pub(super) has_stage_list: bool,
-    /// A hello has come, and no target is set before engines have listed their containers.
+    /// A hello was received, and no target is set until engines have listed their containers.
     pub(crate) awaits_listings: bool,
     /// Workloads that must be reconciled.
     pub(super) dirty: BTreeSet<Name>,
@@ -617,12 +636,13 @@ pub struct WorkloadRecords<C: Clock> {
     pub(super) restarted_with: BTreeSet<Name>,
 }
 
+/// The state of an instance that has ended.
 pub(super) fn removed(instance: &InstanceName) -> WorkloadState {
     WorkloadState::new(instance.clone(), ExecutionState::plain(Phase::Removed))
 }
 
 impl<C: Clock> WorkloadRecords<C> {
-    /// The records of `agent`, without any workload.
+    /// Returns the records of an agent that has no workload yet.
     pub fn new(
         agent: Name,
         context: LoopContext<C>,
@@ -687,7 +707,7 @@ impl<C: Clock> WorkloadRecords<C> {
         if let Some(deleted) = deleted {
             record.delete(deleted, new.as_ref());
         } else if record.waits != Waits::ToStop && !self.awaits_listings {
-            // Otherwise it still waits for them, or may turn out to be there.
+            // No instance waits for these dependents, and no listing can show another instance.
             record.stop_after.clear();
         }
         if record.desired != new {
@@ -699,10 +719,9 @@ impl<C: Clock> WorkloadRecords<C> {
 
     // --------------------------------------------------------------- reconcile
 
-    /// Compares, for all dirty workloads, the desired instance with the status: sets the targets of
-    /// their control loops, and stores the states that others must see. Workloads that are replaced
-    /// together are started in the order of their dependencies, so all desired instances are known
-    /// before the first decision. Returns the states that are new.
+    /// Compares the desired instances of all dirty workloads with their statuses: sets the targets of
+    /// their control loops, and stores the states that others must see. Returns the states that are
+    /// new.
     pub(crate) fn reconcile(&mut self) -> Vec<WorkloadState> {
         // First: listed containers may be those of desired instances.
         for name in self.dirty.clone() {
@@ -715,10 +734,9 @@ impl<C: Clock> WorkloadRecords<C> {
             }
             self.update_blocked();
         }
-        // Finally: targets and states. When the last engine has listed, all workloads are decided
-        // on right after their states are known. A target before that would not have the instance
-        // to start yet, and a fast control loop would remove the container that was prepared for
-        // it.
+        // Finally: targets and states. If all engines have listed just now, `on_listings_known` and
+        // a second call follow, which sets the targets. Those of this call would not name the
+        // instances to start, so control loops would remove the containers prepared for them.
         let is_decided_next = self.awaits_listings && !self.listings.hold_up_hello();
         while let Some(name) = self.dirty.pop_first() {
             let _source = log_source(name.clone());
@@ -771,7 +789,8 @@ impl<C: Clock> WorkloadRecords<C> {
             self.set_waits(name, Waits::No, BTreeMap::new());
             return present;
         }
-        // Otherwise it may have to wait before it stops: for its dependents, or for staging.
+        // Otherwise it must stop, and may have to wait for its dependents, then for the staging of
+        // its successor.
         let starts_again = record.starts_again();
         if runs_desired {
             let dependents = self.dependents_to_pause_before(name);
@@ -788,7 +807,7 @@ impl<C: Clock> WorkloadRecords<C> {
                 return present;
             }
             if record.staging.is_some() {
-                // Its dependents let it stop, even if others come in their places.
+                // From here on it waits for no dependents, not even for new ones.
                 self.set_waits(name, Waits::ToStop, BTreeMap::new());
                 return present;
             }
@@ -838,8 +857,8 @@ impl<C: Clock> WorkloadRecords<C> {
             .unmet(&workload.dependencies, |instance| self.fulfils(instance))
     }
 
-    /// Whether dependents of this instance may be started. One of ours that is about to be replaced
-    /// or restarted would go while they start, unless it is not known yet whether it will be.
+    /// Whether dependents of this instance may be started, as far as this agent plans. Not if it is
+    /// about to be restarted or replaced: it would stop while they start.
     fn fulfils(&self, instance: &InstanceName) -> bool {
         let Some(record) = self.records.get(&instance.workload) else {
             return true;
@@ -851,6 +870,7 @@ impl<C: Clock> WorkloadRecords<C> {
             return false;
         }
         let is_replaced = desired.instance != *instance && desired.instance.agent == instance.agent;
+        // During the staging, the replacement may still be rolled back.
         !is_replaced || record.staging.is_some()
     }
 
@@ -874,8 +894,9 @@ impl<C: Clock> WorkloadRecords<C> {
         record.stop_after = dependents;
     }
 
-    /// Whether the dependents of the current instance have reached the states that its end waits
-    /// for. One that waits for this end itself is left out, or both would wait without end.
+    /// Whether the dependents of the current instance have reached the states that it must wait for
+    /// before it stops. A dependent that waits for this instance itself is left out, or the waits
+    /// would never end.
     fn may_stop(&self, name: &Name) -> bool {
         let Some(record) = self.records.get(name) else {
             return true;
@@ -893,7 +914,7 @@ impl<C: Clock> WorkloadRecords<C> {
         true
     }
 
-    /// Whether the end of `name` waits for that of `other`, directly or not.
+    /// Whether `name` waits for `other` before it stops, directly or through other workloads.
     fn goes_after(&self, name: &str, other: &str) -> bool {
         let mut open = vec![name];
         let mut seen = BTreeSet::new();
@@ -940,12 +961,13 @@ impl<C: Clock> WorkloadRecords<C> {
                 }
             }
         }
-        let is_answered = match &record.control_loop {
+        // A status of an earlier target says nothing about what the server expects.
+        let is_up_to_date = match &record.control_loop {
             Some(control_loop) => control_loop.is_up_to_date() || control_loop.unstarted.is_some(),
             None => true,
         };
-        // Then: the states that are new, or that the server expects. The desired instance comes in
-        // the place of the others, so it is last.
+        // Then: the states that are new, or that the server expects. That of the desired instance
+        // is last, since it replaces the others.
         let desired = record.desired.as_ref().map(|desired| &desired.instance);
         let mut in_order: Vec<_> = shown.iter().collect();
         in_order.sort_by_key(|(instance, _)| Some(*instance) == desired);
@@ -955,18 +977,20 @@ impl<C: Clock> WorkloadRecords<C> {
             if record.is_requested && are_containers_known && (waits_to_stop || is_desired) {
                 record.must_show.insert(instance.clone());
             }
-            let is_expected = is_answered && record.must_show.contains(instance);
+            let is_expected = is_up_to_date && record.must_show.contains(instance);
             if is_expected || before.get(instance) != Some(state) {
                 let change = WorkloadState::new(instance.clone(), state.clone());
                 self.changes.push(change);
                 record.must_show.remove(instance);
             }
         }
-        if is_answered {
+        if is_up_to_date {
             record.must_show.clear();
         }
-        record.is_requested &= !are_containers_known;
-        // Finally: others learn of an end.
+        if are_containers_known {
+            record.is_requested = false;
+        }
+        // Finally: an end may restart dependents.
         if self.store.replace_own(name, shown) {
             self.restart_dependents(BTreeSet::from([name.clone()]));
         }
@@ -987,8 +1011,8 @@ impl<C: Clock> WorkloadRecords<C> {
         self.restart_dependents(ended);
     }
 
-    /// These workloads have a new state: those that wait for it must be reconciled. Thousands may
-    /// change at once, so there is one search for all of them.
+    /// Marks the workloads that wait for a new state of one of these as dirty. Thousands may change
+    /// at once, so one search handles all of them.
     // [impl->swdd~agent-handles-workloads-with-fulfilled-dependencies~1]
     // [impl->swdd~agent-keeps-workloads-with-unfulfilled-workload-dependencies-in-queue~1]
     pub(crate) fn states_changed(&mut self, workloads: &BTreeSet<Name>) {
@@ -999,7 +1023,8 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
-    /// Takes the newest status of a control loop. An instance that is not in it any more has ended.
+    /// Takes the newest status of a control loop. An instance that it does not list any more has
+    /// ended.
     // [impl->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
     pub(crate) fn take_status(&mut self, name: &Name, status: Arc<Status>) {
         let Some(record) = self.records.get_mut(name) else {
@@ -1008,21 +1033,23 @@ impl<C: Clock> WorkloadRecords<C> {
         let Some(control_loop) = &mut record.control_loop else {
             return;
         };
+        // First: the ends of instances.
         let mut has_ended = false;
         for instance in status.ended_since(&control_loop.status) {
             record.deleted.remove(&instance);
             has_ended |= self.store.forget(&instance);
             self.changes.push(removed(&instance));
         }
-        let status = status.with_stops_of(&control_loop.status);
-        let is_done = status.is_idle && status.target >= control_loop.target.number;
-        if status.target >= control_loop.target.number {
+        // Then: the new status.
+        control_loop.status = status.with_stops_of(&control_loop.status);
+        if control_loop.is_up_to_date() {
             control_loop.may_have_begun.clear();
         }
-        control_loop.status = status;
+        let is_done = control_loop.status.is_idle && control_loop.is_up_to_date();
         if is_done {
             record.control_loop = None; // Without the handle of its mailbox the loop ends.
         }
+        // Finally: what follows for this workload and for others.
         self.dirty.insert(name.clone());
         if has_ended {
             self.restart_dependents(BTreeSet::from([name.clone()]));
@@ -1031,7 +1058,8 @@ impl<C: Clock> WorkloadRecords<C> {
 
     // ------------------------------------------------------------- conditions
 
-    /// Evaluates the conditions of an instance that is desired, or staged, for the first time.
+    /// Returns the evaluated conditions of an instance that is desired, or that is staged; `None`
+    /// when it has none. They are evaluated again until their results are final.
     pub(super) fn evaluate(
         &mut self,
         added: &AddedWorkload,
@@ -1054,13 +1082,15 @@ impl<C: Clock> WorkloadRecords<C> {
         });
     }
 
-    /// Sets which workloads are blocked by conditions: those whose own do not hold, and those that
-    /// need one of these to run.
+    /// Sets which workloads are blocked: those whose conditions do not hold, and those that need one
+    /// of these to run.
     // [impl->swdd~agent-lifecycle-precondition~1]
     fn update_blocked(&mut self) {
-        if !std::mem::take(&mut self.is_blocked_outdated) {
+        if !self.is_blocked_outdated {
             return;
         }
+        self.is_blocked_outdated = false;
+        // First: workloads with conditions.
         let mut blocked: BTreeMap<Name, Note> = BTreeMap::new();
         for (name, record) in &self.records {
             if let Some(conditions) = &record.conditions
@@ -1069,6 +1099,7 @@ impl<C: Clock> WorkloadRecords<C> {
                 blocked.insert(name.clone(), reason);
             }
         }
+        // Then: the workloads that need them.
         let mut open: Vec<Name> = blocked.keys().cloned().collect();
         while let Some(name) = open.pop() {
             for (user, record) in &self.records {
@@ -1078,6 +1109,7 @@ impl<C: Clock> WorkloadRecords<C> {
                 }
             }
         }
+        // Finally: all workloads that are blocked now, or were before.
         for (name, record) in &mut self.records {
             let _source = log_source(name.clone());
             let reason = blocked.remove(name);
@@ -1093,18 +1125,20 @@ impl<C: Clock> WorkloadRecords<C> {
     }
 
     /// Whether a workload that runs as desired must stop for a while: it is restarted with a
-    /// dependency, or is blocked. One that has ended for good has nothing to stop for a condition.
+    /// dependency, or it is blocked and has not ended for good.
     fn must_pause(&self, record: &WorkloadRecord<C>) -> bool {
+        if record.start_wait.restarts_with.is_some() {
+            return true;
+        }
         let Some(desired) = &record.desired else {
             return false;
         };
-        let must_stop = record.start_wait.blocked.is_some() && !has_finished(desired, &self.store);
-        must_stop || record.start_wait.restarts_with.is_some()
+        record.start_wait.blocked.is_some() && !has_finished(desired, &self.store)
     }
 
     /// The workloads that must stop before this one is paused: they need it to run, must be paused
-    /// as well, and may have a container. None while this one is not in use: it has nothing to keep
-    /// for them, and could be started while it waits for them.
+    /// as well, and may have a container. None if this one is not in use: then a wait for them would
+    /// protect nothing, and its start could begin meanwhile.
     fn dependents_to_pause_before(&self, name: &Name) -> BTreeMap<String, DeleteCondition> {
         let mut dependents = BTreeMap::new();
         let Some(record) = self.records.get(name) else {
@@ -1131,6 +1165,7 @@ impl<C: Clock> WorkloadRecords<C> {
         if self.conditions_due.is_none_or(|at| now < at) {
             return;
         }
+        // First: the paths of all conditions, in one check.
         let mut paths = BTreeSet::new();
         for record in self.records.values() {
             let staged = record.staged_conditions();
@@ -1139,6 +1174,7 @@ impl<C: Clock> WorkloadRecords<C> {
             }
         }
         let known = (self.facts.check_paths)(&paths);
+        // Then: the conditions.
         self.conditions_due = None;
         self.is_blocked_outdated = true;
         let mut due = self.end_staging_before_stop(now);
@@ -1160,6 +1196,7 @@ impl<C: Clock> WorkloadRecords<C> {
                 }
             }
         }
+        // Finally: the next time.
         for at in due {
             self.evaluate_until(at);
         }
@@ -1174,7 +1211,7 @@ impl<C: Clock> WorkloadRecords<C> {
             .filter_map(|record| record.desired.as_ref())
     }
 
-    /// The images that workloads need. An update is open while an instance is staged.
+    /// The instances whose images are needed. An update is open while an instance is staged.
     pub(crate) fn image_needs(&self) -> ImageNeeds {
         let mut needs = ImageNeeds::default();
         for (name, record) in &self.records {
@@ -1202,7 +1239,7 @@ impl<C: Clock> WorkloadRecords<C> {
         needs
     }
 
-    /// Whether there is a container of this instance that was started, by an earlier agent maybe.
+    /// Whether this instance has a container that was started, by this agent or an earlier one.
     fn was_started(&self, instance: &InstanceName) -> bool {
         let Some(state) = self.store.get(instance) else {
             return false;
@@ -1227,7 +1264,7 @@ impl<C: Clock> WorkloadRecords<C> {
         0
     }
 
-    /// Whether this instance is desired, staged or there.
+    /// Whether this instance waits to be started, is staged, or is present.
     pub(crate) fn keeps(&self, instance: &InstanceName) -> bool {
         let Some(record) = self.records.get(&instance.workload) else {
             return false;
@@ -1242,7 +1279,8 @@ impl<C: Clock> WorkloadRecords<C> {
 
     // ---------------------------------------------------------------- targets
 
-    /// Sets the target of the control loop of a workload, which is started if there is none.
+    /// Sets the target of the control loop of a workload, if it is new. Starts the loop if there is
+    /// none and it has something to do.
     // [impl->swdd~agent-executes-create-workload-operation~1]
     // [impl->swdd~agent-executes-update-workload-operation~1]
     // [impl->swdd~agent-executes-delete-workload-operation~1]
@@ -1257,13 +1295,17 @@ impl<C: Clock> WorkloadRecords<C> {
         let adopt = std::mem::take(&mut record.adopt);
         // A new delete retries a failed one at once.
         let is_retry = record.is_requested && record.desired.is_none() && !self.awaits_listings;
+        // First: the control loop.
         let is_known = record.control_loop.is_some();
         if !is_known {
-            let first = match (&run, &next, adopt.first()) {
-                (RunTarget::Instance(added), ..) => added.instance.clone(),
-                (_, Some(next), _) => next.added.instance.clone(),
-                (_, None, Some(found)) => found.instance.clone(),
-                (_, None, None) => return, // It has nothing to do.
+            let first = if let Some(added) = run.added() {
+                added.instance.clone()
+            } else if let Some(next) = &next {
+                next.added.instance.clone()
+            } else if let Some(found) = adopt.first() {
+                found.instance.clone()
+            } else {
+                return; // It has nothing to do.
             };
             self.start_loop(first);
         }
@@ -1273,6 +1315,7 @@ impl<C: Clock> WorkloadRecords<C> {
         let Some(control_loop) = &mut record.control_loop else {
             return;
         };
+        // Then: whether the target is new.
         let is_new = control_loop.target.run != run;
         let is_same = !is_new && control_loop.target.next == next && adopt.is_empty();
         if is_same && !is_retry {
@@ -1284,6 +1327,7 @@ impl<C: Clock> WorkloadRecords<C> {
         if is_new && is_known && run.added().is_some() && !control_loop.starts_again_for(&run) {
             info!("Updating workload '{name}'.");
         }
+        // Finally: the target. It decides about the kept container, if there is one.
         if run != RunTarget::Found {
             control_loop.kept = None;
         }
@@ -1295,11 +1339,12 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
-    /// Whether the log of an instance can be read, now or when it is started.
+    /// Whether the log of an instance can be read now, or when it is started, or never.
     pub(crate) fn log_of(&self, instance: &InstanceName) -> LogAccess {
         let Some(record) = self.records.get(&instance.workload) else {
             return no_log_here(instance);
         };
+        // First: the container that this agent has started or adopted.
         let control_loop = record.control_loop.as_ref();
         let progress = match control_loop {
             Some(control_loop) => control_loop.status.progress_of(instance),
@@ -1308,13 +1353,14 @@ impl<C: Clock> WorkloadRecords<C> {
         if let (StartProgress::Started(number), Some(control_loop)) = (progress, control_loop) {
             return self.readable(control_loop, Some(number), instance);
         }
+        // Then: without one its state decides.
         let is_desired = match &record.desired {
             Some(desired) => desired.instance == *instance,
             None => false,
         };
         let state = self.store.get(instance);
         match state.map(|state| state.phase) {
-            // A container of an earlier agent is adopted, or the start is the target.
+            // It is about to be started or adopted.
             None | Some(Phase::PendingInitial | Phase::PendingStarting) if is_desired => {
                 match progress {
                     StartProgress::Failed => LogAccess::Later(self.why_without_log(instance)),
@@ -1328,10 +1374,11 @@ impl<C: Clock> WorkloadRecords<C> {
             }
             None | Some(Phase::Removed) => no_log_here(instance),
             Some(Phase::PendingWaitingToStart) => match control_loop {
+                // The container of an earlier agent has a log.
                 Some(control_loop) if record.starts_again() => {
                     self.readable(control_loop, None, instance)
                 }
-                // A container that it may have was never started.
+                // If it has a container, that was never started.
                 _ => LogAccess::Later(self.why_without_log(instance)),
             },
             Some(
@@ -1354,6 +1401,8 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
+    /// The access to the log of the current instance, since its start with this number if that is
+    /// known.
     fn readable(
         &self,
         control_loop: &ControlLoop<C>,
@@ -1367,7 +1416,7 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
-    /// Why an instance without a container has none.
+    /// The reason why an instance has no container.
     pub(crate) fn why_without_log(&self, instance: &InstanceName) -> String {
         match self.store.get(instance) {
             Some(state) => format!("it has no container, it is {state}"),
@@ -1375,6 +1424,7 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
+    /// Logs that a new target cannot be started, or has no control interface.
     // [impl->swdd~agent-uses-specified-runtime~1]
     fn log_start(&self, AddedWorkload { instance, workload }: &AddedWorkload) {
         let name = &instance.workload;
@@ -1388,8 +1438,7 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
-    /// Starts the control loop of a workload; this is the first instance that it will have
-    /// something of.
+    /// Starts the control loop of a workload. `instance` is its first one.
     // [impl->swdd~agent-create-workload~1]
     // [impl->swdd~agent-resume-workload~2]
     pub(super) fn start_loop(&mut self, instance: InstanceName) -> &mut ControlLoop<C> {
@@ -1423,7 +1472,7 @@ impl<C: Clock> WorkloadRecords<C> {
         })
     }
 
-    /// Tries again to get threads for the control loops that have none.
+    /// Retries the start of the control loops that have no thread. Stops at the first failure.
     pub(crate) fn start_waiting_loops(&mut self) {
         for (name, record) in &mut self.records {
             let Some(control_loop) = &mut record.control_loop else {
@@ -1457,13 +1506,12 @@ fn no_log_here(instance: &InstanceName) -> LogAccess {
     LogAccess::Never(format!("workload '{workload}' is not on agent '{agent}'"))
 }
 
-/// The reason why a workload is blocked that needs this one, which is blocked itself.
+/// The note of a workload that needs this blocked one, and so is blocked as well.
 fn waits_for_blocked(name: &str) -> Note {
     Note::new(Reason::BlockedDependency, reason::waits_for_blocked(name))
 }
 
-/// Whether the workload ended for good: there is nothing to stop, and a path that comes back does
-/// not run it again.
+/// Whether the workload has ended, and its policy does not restart it.
 fn has_finished(
     AddedWorkload { instance, workload }: &AddedWorkload,
     store: &WorkloadStateStore,

@@ -27,13 +27,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-/// Pause before the engine is asked again for the address of a workload.
+/// Pause before the engine is called again for the container or the processes that a check needs.
 const MISSING_TARGET_RETRY: Duration = Duration::from_secs(1);
 
 /// The key of the next probe of this process.
 static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
 
-/// The block `lifecycle:` of a workload. Those that have none share one.
+/// The block `lifecycle:` of a workload. All workloads without one share an empty one.
 struct Block(Arc<Lifecycle>);
 
 impl Default for Block {
@@ -57,20 +57,21 @@ pub(super) struct InstanceLifecycle {
     spec: Block,
     /// The error in the block; with one the workload is not started.
     pub(super) invalid: Option<String>,
-    /// This control loop has started the container. Otherwise it ran already when the agent
-    /// started, or others have started it again.
+    /// This control loop has started the container. `false`: it ran already when the agent started,
+    /// or others have started it again.
     just_started: bool,
     /// An earlier agent started the container, so no deadline ends it.
     pub(super) adopted: bool,
+    /// When the present run began.
     started: Option<Instant>,
     is_ready: bool,
-    /// Until when `ready` or `gone` should hold.
+    /// When `ready` or `gone` must hold; `None` once it has passed.
     pub(super) deadline: Option<Instant>,
     /// The phase that the state checker observed last.
     observed: Option<Phase>,
     /// The note beside the phase of the container.
     note: Note,
-    /// The last result of the `ready` condition, without how often it was checked.
+    /// The text of the last `ready` result, without the number of the attempt.
     ready_result: String,
     probe: Option<Probe>,
     notify: Option<NotifySocket>,
@@ -82,7 +83,7 @@ pub(super) struct InstanceLifecycle {
 struct Probe {
     key: u64,
     purpose: Purpose,
-    /// The engine did not know the container or its processes, which the check needs.
+    /// The check needs the container or its processes, and the engine has not found them.
     is_incomplete: bool,
 }
 
@@ -90,9 +91,9 @@ struct Probe {
 struct CheckTerms {
     check: Check,
     pace: Pace,
-    /// Successes in a row that are a verdict.
+    /// How many successes in a row decide.
     successes: u32,
-    /// Failures in a row that are a verdict; `None` for no number.
+    /// How many failures in a row decide; `None` if none do.
     failures: Option<u32>,
 }
 
@@ -108,7 +109,7 @@ impl Drop for NotifySocket {
 }
 
 impl InstanceLifecycle {
-    /// Whether the `gone` condition has to hold before the next step after a removal.
+    /// Whether a `gone` condition must hold after the removal, before the next step.
     pub(super) fn has_gone_condition(&self) -> bool {
         self.must_be_gone && self.spec.gone.is_some()
     }
@@ -118,7 +119,8 @@ impl InstanceLifecycle {
         self.observed.is_some_and(Phase::has_ended)
     }
 
-    /// Returns a stopping state as others must see it: with a `gone` condition they wait for that.
+    /// Returns a stopping state as others must see it: its text names the `gone` condition that must
+    /// hold.
     pub(super) fn stopping(&self, state: ExecutionState) -> ExecutionState {
         let Some(gone) = &self.spec.gone else {
             return state;
@@ -184,7 +186,7 @@ impl InstanceLifecycle {
 }
 
 impl<C: Clock> WorkloadControlLoop<C> {
-    /// Reads the block of the current instance. Nothing of an earlier instance applies.
+    /// Reads the block of the current instance, and drops the lifecycle of an earlier one.
     pub(super) fn load_lifecycle(&mut self) {
         self.stop_probe();
         let mut lifecycle = InstanceLifecycle::default();
@@ -202,6 +204,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // ------------------------------------------------------------------ start
 
     /// Makes the notify socket, if a check needs one.
+    ///
+    /// # Errors
+    /// The socket cannot be made. `Unsupported`: its path is too long, so a retry does not help.
     pub(super) fn open_notify_socket(&mut self) -> Result<(), RuntimeError> {
         self.lifecycle.notify = None;
         if !self.lifecycle.spec.wants_notify() {
@@ -230,19 +235,23 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Begins the lifecycle of a container that runs, as far as is known.
+    /// Begins the lifecycle of a container that runs, as far as this loop knows.
     pub(super) fn begin_lifecycle(&mut self, just_started: bool) {
+        // First: a new run.
         let now = self.now();
         let lifecycle = &mut self.lifecycle;
         lifecycle.just_started = just_started;
-        lifecycle.adopted &= !just_started;
+        if just_started {
+            lifecycle.adopted = false;
+        }
         lifecycle.started = Some(now);
         lifecycle.observed = None;
         lifecycle.is_ready = false;
         lifecycle.note = Note::default();
         lifecycle.ready_result.clear();
         lifecycle.must_be_gone = true;
-        // One that ran already does not notify again.
+        // Then: without a check it is ready at once. So is one that notified an earlier agent: it
+        // does not notify again.
         let ready = match &lifecycle.spec.ready {
             Some(ready) if just_started || ready.check != Check::Notify => ready.clone(),
             _ => {
@@ -251,8 +260,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 return;
             }
         };
-        // A container of an earlier agent has no deadline. One that others have started again has
-        // the whole time.
+        // Finally: the check. An adopted container has no deadline; one that others have started
+        // again has the whole time.
         lifecycle.deadline = match ready.deadline {
             Some(deadline) if !lifecycle.adopted => Some(now + deadline),
             _ => None,
@@ -265,7 +274,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.start_probe(Purpose::Ready, initial_delay);
     }
 
-    /// Orders a probe; it replaces the one before.
+    /// Orders a probe in the place of the present one.
     fn start_probe(&mut self, purpose: Purpose, initial_delay: Duration) {
         let Some(terms) = self.lifecycle.terms(purpose) else {
             return;
@@ -307,8 +316,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         });
     }
 
-    /// Returns the container or the processes that a check needs, as far as they are known. The
-    /// engine is called unless the process of a container that was just started is enough.
+    /// Returns the container or the processes that a check needs, if they can be found. Calls the
+    /// engine, unless the main process of a container that was just started is enough.
     fn probe_target(&self, in_container: bool, in_network: bool) -> ProbeTarget {
         let mut target = ProbeTarget::default();
         if !in_container && !in_network {
@@ -336,14 +345,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
+    /// Cancels the probe that is ordered, if any.
     fn stop_probe(&mut self) {
         if let Some(probe) = self.lifecycle.probe.take() {
             self.context.probes.unwatch(probe.key);
         }
     }
 
-    /// Ends the lifecycle: the container ends or is removed, so readiness and deadlines mean
-    /// nothing any more.
+    /// Ends the lifecycle, since the container has ended or is about to be removed.
     pub(super) fn end_lifecycle(&mut self) {
         self.stop_probe();
         let lifecycle = &mut self.lifecycle;
@@ -357,16 +366,16 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     // ----------------------------------------------------------------- states
 
-    /// Begins, continues or ends the lifecycle with an observed state of the container. Returns the
-    /// state to show: a container that runs and is not ready is still starting.
+    /// Begins, continues or ends the lifecycle, as an observed state of the container says. Returns
+    /// the state to show: a container that runs is shown as starting until it is ready.
     pub(super) fn apply_to_lifecycle(&mut self, state: ExecutionState) -> ExecutionState {
         self.lifecycle.observed = Some(state.phase);
         match state.phase {
             Phase::Running => {
                 if self.lifecycle.started.is_none() {
-                    // It was started by others, or its engine listed it wrongly as ended.
+                    // Others have started it, or its engine has listed it wrongly as ended.
                     self.begin_lifecycle(false);
-                    self.lifecycle.observed = Some(Phase::Running);
+                    self.lifecycle.observed = Some(Phase::Running); // `begin_lifecycle` resets it.
                 }
                 self.start_alive_probe();
                 self.running_view()
@@ -402,7 +411,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         note.state(phase)
     }
 
-    /// Shows the result of a probe in the state of a running container.
+    /// Sets the note about a probe, and reports it if the container runs.
     fn show_note(&mut self, note: Note) {
         self.lifecycle.note = note;
         if self.lifecycle.observed == Some(Phase::Running) {
@@ -419,19 +428,18 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let Some(alive) = self.lifecycle.spec.alive.clone() else {
             return;
         };
-        if alive.check == Check::Notify && self.lifecycle.notify.is_none() {
-            // After a restart of the agent only.
-            if self.open_notify_socket().is_err() {
-                return; // Without the socket nothing arrives.
-            }
+        // An adopted container has no socket yet. Without one no notification would arrive.
+        let needs_socket = alive.check == Check::Notify && self.lifecycle.notify.is_none();
+        if needs_socket && self.open_notify_socket().is_err() {
+            return;
         }
         self.start_probe(Purpose::Alive, alive.pace.period);
     }
 
     // ----------------------------------------------------------------- results
 
-    /// Takes the result of a probe. A verdict makes the workload ready, failed or gone; any other
-    /// result is only shown.
+    /// Takes the result of a probe. A verdict decides that the workload is ready, failed or gone;
+    /// any other result is only shown.
     pub(super) fn on_probed(&mut self, report: &ProbeReport) {
         let Some(Probe {
             key,
@@ -448,17 +456,19 @@ impl<C: Clock> WorkloadControlLoop<C> {
         match purpose {
             Purpose::Ready if holds && report.is_verdict => return self.on_ready(report),
             Purpose::Alive if !holds && report.is_verdict => return self.on_not_alive(report),
+            // The check finds what must be gone, so a failed check is the success.
             Purpose::Gone if !holds => return self.on_gone(),
             Purpose::Ready => self.show_ready_result(report),
             Purpose::Alive => self.show_alive_result(report),
-            Purpose::Gone => self.show_still_there(report.attempts),
+            Purpose::Gone => self.report_not_gone(report.attempts),
         }
         if is_incomplete && !holds {
-            // The engine may know now where to probe.
+            // The engine may find the container or its processes by now.
             self.start_probe(purpose, MISSING_TARGET_RETRY);
         }
     }
 
+    /// Shows the workload as ready, and begins to probe whether it is alive.
     // [impl->swdd~agent-lifecycle-ready~1]
     fn on_ready(&mut self, report: &ProbeReport) {
         self.stop_probe();
@@ -481,8 +491,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Shows a result that does not make the workload ready. It is kept for the text at the
-    /// deadline.
+    /// Shows a result that does not make the workload ready. Keeps its text, which is repeated when
+    /// the deadline has passed.
     fn show_ready_result(&mut self, report: &ProbeReport) {
         let Some(ready) = &self.lifecycle.spec.ready else {
             return self.show_note(Note::default());
@@ -509,7 +519,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.show_note(Note::new(Reason::Ready, text));
     }
 
-    /// Shows a failure that is no verdict yet, and takes it back when the next probe succeeds.
+    /// Shows a failure that is no verdict yet, or hides it after a success.
     fn show_alive_result(&mut self, report: &ProbeReport) {
         if report.outcome == Outcome::Holds {
             if self.lifecycle.note.reason == Reason::Alive {
@@ -523,18 +533,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Shows that the `gone` condition does not hold yet.
-    fn show_still_there(&mut self, attempts: u32) {
-        let is_overdue = self.lifecycle.deadline.is_none() && self.gone_deadline().is_some();
-        let phase = if is_overdue {
-            Phase::StoppingDeleteFailed
-        } else {
-            Phase::StoppingRequestedAtRuntime
-        };
-        self.report_not_gone(phase, attempts);
-    }
-
-    /// The text about failed `alive` checks: the last reason, and how many failed in a row.
+    /// The note about failed `alive` probes: the last reason, and how many failed in a row.
     fn alive_note(&self, report: &ProbeReport) -> Note {
         let Some(alive) = &self.lifecycle.spec.alive else {
             return Note::default();
@@ -549,6 +548,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         Note::new(Reason::Alive, text)
     }
 
+    /// Stops the workload, whose `alive` condition has failed, and restarts it by its policy. Only
+    /// shows the failure if its `alive` block says so.
     // [impl->swdd~agent-lifecycle-alive~1]
     fn on_not_alive(&mut self, report: &ProbeReport) {
         let note = self.alive_note(report);
@@ -565,10 +566,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
             && let Some(id) = self.container.clone()
         {
             self.stop_probe();
-            // The state checker reports how it ended. If it runs after all, it is probed again.
+            // The state checker will report how it ended. If it runs after all, it is probed again.
             return self.watch(id, None, KnownEnd::default());
         }
-        self.unwatch(); // The end that follows is ours.
+        self.unwatch(); // The state checker must not report the stop as a failure of its own.
         let stopped = match (self.connector(), &self.container) {
             (Some(mut connector), Some(id)) => connector.stop(id),
             _ => Ok(()),
@@ -585,8 +586,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Whether the container has ended and its state checker has not reported it yet: that end is
-    /// the failure then, not the probe.
+    /// Whether the container has ended, and the state checker has not reported that yet. Then the
+    /// end is the reason to show, and the failed probe only follows from it.
     fn has_ended_unnoticed(&self) -> bool {
         if !self.is_watched {
             return false;
@@ -605,14 +606,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
         false
     }
 
-    /// Reports that the workload failed and has ended, and restarts it by its policy.
+    /// Reports that the workload has failed and its container has ended. Restarts it by its policy.
     pub(super) fn on_failed(&mut self, state: ExecutionState) {
         let phase = state.phase;
         self.report_ended(state, self.restart_kind(phase));
     }
 
-    /// Reports the end of a workload and starts it again if its policy and its limit of restarts
-    /// allow.
+    /// Reports the end of a workload. Restarts it, now or later, if its policy (`restart`) and its
+    /// limit of restarts allow.
     // [impl->swdd~agent-lifecycle-restarts~1]
     pub(super) fn report_ended(&mut self, state: ExecutionState, restart: Option<EndKind>) {
         let Some(ended) = restart else {
@@ -649,6 +650,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     // --------------------------------------------------------------- deadlines
 
+    /// Acts on the passed deadline of the `gone` or the `ready` condition.
     pub(super) fn on_lifecycle_due(&mut self) {
         self.lifecycle.deadline = None;
         if self.lifecycle.is_probing(Purpose::Gone) {
@@ -657,12 +659,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 "Workload '{}' is not gone {limit} s after it was removed",
                 self.instance.workload
             );
-            self.report_not_gone(Phase::StoppingDeleteFailed, 0);
+            self.report_not_gone(0);
         } else if self.lifecycle.is_probing(Purpose::Ready) {
             self.on_ready_deadline();
         }
     }
 
+    /// Removes the container, which did not become ready in time, and starts the workload again. If
+    /// its block says so, it continues to wait instead.
     fn on_ready_deadline(&mut self) {
         let Some(ready) = self.lifecycle.spec.ready.clone() else {
             return;
@@ -683,7 +687,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.delete_unshown(AfterDelete::NotReady(cause));
     }
 
-    /// Starts the workload again later, since its container that did not become ready is removed.
+    /// Starts the workload again later. Its container did not become ready and is removed.
     pub(super) fn retry_not_ready(&mut self, cause: &str) {
         let now = self.now();
         self.note_start(StartProgress::Failed);
@@ -712,6 +716,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.lifecycle.spec.gone.as_ref()?.deadline
     }
 
+    /// Probes the `gone` condition of the removed container. When it holds, `after` follows.
     // [impl->swdd~agent-lifecycle-gone~1]
     pub(super) fn wait_until_gone(&mut self, after: AfterDelete) {
         let Some(gone) = self.lifecycle.spec.gone.clone() else {
@@ -722,6 +727,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.start_probe(Purpose::Gone, gone.pace.initial_delay);
     }
 
+    /// Does what follows the removal, since the `gone` condition holds.
     fn on_gone(&mut self) {
         self.stop_probe();
         self.lifecycle.must_be_gone = false;
@@ -732,17 +738,22 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    fn report_not_gone(&mut self, phase: Phase, attempts: u32) {
+    /// Reports that the `gone` condition does not hold yet. After its deadline this is a failed
+    /// delete.
+    fn report_not_gone(&mut self, attempts: u32) {
         let Some(gone) = &self.lifecycle.spec.gone else {
             return;
         };
         let mut info = format!("{GONE_PREFIX}{} is still there", gone.check);
-        match (phase, gone.deadline) {
-            (Phase::StoppingDeleteFailed, Some(limit)) => {
-                info += &format!(" after {} s", limit.as_secs_f32());
-            }
-            (Phase::StoppingDeleteFailed, None) => {}
-            _ => info += &format!(", attempt {attempts}"),
+        let phase;
+        if let Some(limit) = gone.deadline
+            && self.lifecycle.deadline.is_none()
+        {
+            phase = Phase::StoppingDeleteFailed;
+            info += &format!(" after {} s", limit.as_secs_f32());
+        } else {
+            phase = Phase::StoppingRequestedAtRuntime;
+            info += &format!(", attempt {attempts}");
         }
         self.report(Note::new(Reason::Gone, info).state(phase));
     }

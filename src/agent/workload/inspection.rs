@@ -10,15 +10,15 @@ use std::cell::RefCell;
 type Action = Box<dyn FnMut()>;
 
 thread_local! {
-    /// What this thread does after each target that it sends.
+    /// The action of this thread after each target that it sends.
     static AFTER_TARGET: RefCell<Option<Action>> = const { RefCell::new(None) };
 }
 
-/// Ends what [`after_each_target`] has begun when it is dropped.
+/// Ends the actions of [`after_each_target`] when it is dropped.
 pub struct AfterTargets(());
 
-/// Calls `action` after each target that this thread sends to a control loop. There a real control
-/// loop may already act on it, while the scheduler still handles the same event.
+/// Calls `action` after each target that this thread sends to a control loop. At that moment a real
+/// control loop may act on the target, while the scheduler still handles its event.
 pub fn after_each_target(action: impl FnMut() + 'static) -> AfterTargets {
     AFTER_TARGET.set(Some(Box::new(action)));
     AfterTargets(())
@@ -30,7 +30,8 @@ impl Drop for AfterTargets {
     }
 }
 
-/// Reports that this thread has sent a target.
+/// Calls the action of this thread, which has just sent a target. It is not called for targets that
+/// it sends itself.
 pub(super) fn target_was_sent() {
     let Some(mut action) = AFTER_TARGET.take() else {
         return;

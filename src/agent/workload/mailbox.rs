@@ -30,8 +30,8 @@ pub(crate) struct Target {
     pub(crate) is_retry: bool,
     /// The instance to prepare beside the current one.
     pub(crate) next: Option<Preparation>,
-    /// Containers of an earlier agent that the control loop has not taken yet. These are added to:
-    /// a newer target must not lose one.
+    /// Containers of an earlier agent that the control loop has not taken yet. A newer target keeps
+    /// them and adds its own.
     pub(crate) adopt: Vec<FoundContainer>,
 }
 
@@ -41,10 +41,10 @@ pub(crate) enum RunTarget {
     /// None: everything is removed, except the prepared container.
     #[default]
     Nothing,
-    /// The container of an earlier agent that was handed over stays as it is: its replacement or
-    /// restart has to wait.
+    /// The container of an earlier agent stays as it is, because its replacement or restart has to
+    /// wait.
     Found,
-    /// This one. Every other container of the workload is removed, except the prepared one.
+    /// This one. All other containers of the workload are removed, except the prepared one.
     Instance(AddedWorkload),
 }
 
@@ -62,10 +62,10 @@ impl RunTarget {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Preparation {
     pub(crate) added: AddedWorkload,
-    /// How far, if its options and the current instance allow it.
+    /// The highest level. Its options and the current instance may lower it.
     pub(crate) level: PrepareLevel,
-    /// For an update: when more tries than these have failed, there is no further one. `None` for
-    /// a start that waits, which is tried until it begins.
+    /// How often a failed try is repeated for an update. `None`, for a start that waits: as often
+    /// as needed.
     pub(crate) retry_limit: Option<u32>,
 }
 
@@ -81,15 +81,15 @@ pub(crate) struct FoundContainer {
 /// The use of a container that was found.
 #[derive(Debug, Clone)]
 pub(crate) enum FoundPurpose {
-    /// It is adopted when this must run, and shown in this state until it was observed.
+    /// It is adopted when this instance must run. Until it is observed, this state is shown.
     Adopt(AddedWorkload, ExecutionState),
-    /// It has ended, and is started again when this must run.
+    /// It has ended. It is started again when this instance must run.
     StartAgain(AddedWorkload),
-    /// It stays until something else must run.
+    /// It stays until another instance must run, or none.
     Replace,
-    /// It is prepared, and started when this must run.
+    /// It is prepared. It is started when this instance must run.
     Start(AddedWorkload, PreparedContainer),
-    /// It is orphaned: it is removed before anything is started.
+    /// It is orphaned. It is removed before the workload is started.
     Remove,
     /// It was prepared, was never started, and is removed.
     RemoveUnused,
@@ -127,11 +127,11 @@ struct Contents {
     is_new: bool,
     /// All other events, in order.
     events: VecDeque<LoopEvent>,
-    /// Counts watches, so that a late state of an earlier one is recognised.
+    /// The number of the present watch. States of an earlier one are dropped.
     watch: u64,
     /// The start under way.
     start: Option<CancellableStart>,
-    /// The handle is gone.
+    /// The handle was dropped.
     is_abandoned: bool,
     wake: Sender<()>,
 }
@@ -178,8 +178,8 @@ impl Contents {
         }
     }
 
-    /// Puts the result of a probe in the place of an older one. A verdict is reported once, so a
-    /// later result of the same probe does not replace it unless it is one as well.
+    /// Puts the result of a probe in the place of an older one. A verdict is only replaced by
+    /// another verdict, or by a result of another probe: the prober does not repeat it.
     fn put_probed(&mut self, report: ProbeReport) {
         for event in &self.events {
             if let LoopEvent::Probed(waiting) = event
@@ -211,15 +211,15 @@ impl Contents {
 }
 
 impl MailboxHandle {
-    /// Sets the target, in place of an older one; never waits. Returns whether the control loop had
-    /// taken the older one.
-    pub(crate) fn put(&self, target: Target) -> bool {
+    /// Replaces the target; never waits. Containers to adopt are added to those that were not taken
+    /// yet. Returns whether the control loop had taken the older target.
+    pub(crate) fn put(&self, mut target: Target) -> bool {
         let mut contents = self.contents.lock();
         let was_taken = !contents.is_new;
         let mut adopt = std::mem::take(&mut contents.target.adopt);
+        adopt.append(&mut target.adopt);
+        target.adopt = adopt;
         contents.target = target;
-        adopt.append(&mut contents.target.adopt);
-        contents.target.adopt = adopt;
         contents.is_new = true;
         contents.cancel_pointless_start();
         contents.wake();
@@ -239,7 +239,7 @@ impl Drop for MailboxHandle {
 }
 
 impl Mailbox {
-    /// Takes the next event. Targets come first: a delete must not lose to a retry.
+    /// Takes the next event. A new target comes first: a delete must not wait for other events.
     pub(crate) fn next(&self) -> Option<LoopEvent> {
         let mut contents = self.contents.lock();
         if contents.is_new {
@@ -267,8 +267,8 @@ impl Mailbox {
         self.contents.lock().is_new
     }
 
-    /// Begins a watch, and returns the function that takes its states. Those of an earlier watch
-    /// are dropped.
+    /// Begins a watch, and drops the states of the earlier one. Returns the function that takes the
+    /// states of the new one.
     // [impl->swdd~workload-control-loop-checks-workload-state-validity~1]
     pub(crate) fn begin_watch(&self) -> StateReply {
         let watch = self.end_watch();
@@ -276,7 +276,7 @@ impl Mailbox {
         Box::new(move |state| contents.lock().put_observed(watch, state))
     }
 
-    /// Drops observed states. Returns the number of the next watch.
+    /// Ends the watch, and drops its states. Returns the number of the next watch.
     pub(crate) fn end_watch(&self) -> u64 {
         let mut contents = self.contents.lock();
         contents.watch += 1;
@@ -314,7 +314,7 @@ impl Mailbox {
         &self.woken
     }
 
-    /// Takes the wake-up token, so call [`Self::next`] afterwards.
+    /// Takes the wake-up token. Call [`Self::next`] afterwards, or an event may be missed.
     pub(crate) fn take_wake_up(&self) {
         let _ = self.woken.try_recv();
     }
@@ -325,7 +325,7 @@ impl Mailbox {
     }
 
     /// Sets the descriptor that cancels the start of this instance. It becomes readable as soon as
-    /// another one must run, which may be so already.
+    /// another one must run: at once, if a newer target says so already.
     pub(crate) fn begin_start(&self, added: AddedWorkload, cancel: EventFd) {
         let mut contents = self.contents.lock();
         contents.start = Some(CancellableStart { added, cancel });

@@ -65,7 +65,7 @@ pub type Connector = Box<dyn RuntimeConnector>;
 pub struct EngineSource {
     /// Makes a connector.
     pub connect: Box<dyn Fn() -> Connector + Send + Sync>,
-    /// Its state checker.
+    /// The inbox of its state checker.
     pub watch: Sender<WatchCommand>,
 }
 
@@ -83,7 +83,7 @@ pub struct LoopContext<C> {
     pub slots: StartSlots,
     pub calls: CallContext,
     pub start_call: StartCall,
-    /// Failed creates are retried this often; `None` has no limit.
+    /// The number of retries of a failed create; `None` for no limit.
     pub retry_limit: Option<u32>,
     /// Whether restarts are delayed.
     pub restart_backoff: bool,
@@ -124,18 +124,18 @@ pub struct WorkloadControlLoop<C: Clock> {
     definition: Option<Arc<Workload>>,
     control: Option<ControlInterface>,
     container: Option<ContainerId>,
-    /// The main process that its last start had, where that is known.
+    /// The main process of its last start, if known.
     process: Option<MainProcess>,
-    /// The state after its last kill, once the engine was asked for the cause.
+    /// The state after its last kill, with the cause that the engine has given.
     kill_state: Option<ExecutionState>,
     /// Containers that will be removed.
     removals: Removals,
     /// The preparation of the next instance, or of the one that is about to be started.
     next: Option<Prepared>,
-    /// Engine calls until now.
+    /// The number of engine calls until now.
     calls: u64,
     is_watched: bool,
-    /// Successful starts of this loop until now.
+    /// The number of containers that were started or adopted until now.
     starts: u64,
     /// How often the current instance was started or adopted.
     instance_starts: u32,
@@ -166,7 +166,7 @@ enum LoopStage {
 }
 
 impl LoopStage {
-    /// Whether a start is under way, or follows without a further event from outside.
+    /// Whether a start is under way, or follows when cleanup, a slot or the `gone` condition allows.
     fn is_starting(&self) -> bool {
         matches!(
             self,
@@ -208,7 +208,7 @@ enum LoopWake {
     /// There may be something to do.
     Work,
     /// There was nothing to do for [`SETTLE_AFTER`].
-    Rested,
+    Quiet,
 }
 
 /// The name of the thread of a workload.
@@ -217,7 +217,7 @@ pub(crate) fn thread_name(workload: &str) -> String {
 }
 
 impl<C: Clock> WorkloadControlLoop<C> {
-    /// A loop without containers. `instance` is the first that it will have a container of.
+    /// Returns a loop for the workload of `instance`. It has no container yet.
     pub(crate) fn new(
         instance: InstanceName,
         context: LoopContext<C>,
@@ -255,8 +255,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Handles events until the workload is deleted or the agent ends. It stays in its box: on the
-    /// stack of each thread it would be a second copy.
+    /// Handles events until the workload is deleted or the agent ends. The loop stays in its box,
+    /// since each thread would have a second copy of it on its stack.
     #[allow(clippy::boxed_local)] // See above.
     pub fn run(mut self: Box<Self>) {
         let stack = OwnStack::of_this_thread();
@@ -269,21 +269,22 @@ impl<C: Clock> WorkloadControlLoop<C> {
                     if let Some(stack) = &stack {
                         stack.give_back_unused();
                     }
-                    if self.wait(has_worked) == LoopWake::Rested {
-                        match self.continue_on_new_thread() {
-                            Ok(()) => return,
-                            Err(same) => self = same,
-                        }
-                        has_worked = false;
+                    if self.wait(has_worked) == LoopWake::Work {
+                        continue;
                     }
+                    // The work is done for now, so give back the memory of this thread.
+                    match self.continue_on_new_thread() {
+                        Ok(()) => return,
+                        Err(same) => self = same,
+                    }
+                    has_worked = false;
                 }
             }
         }
     }
 
-    /// Continues on a new thread. Each thread keeps up to seven freed pieces of each size until it
-    /// ends: 9 KiB for each workload that was started. Returns the loop when no thread can be
-    /// started.
+    /// Continues on a new thread: until a thread ends, the allocator keeps memory that it has freed,
+    /// 9 KiB for each workload. Returns the loop if no thread can be started.
     fn continue_on_new_thread(self: Box<Self>) -> Result<(), Box<Self>> {
         let name = thread_name(&self.instance.workload);
         if let Err((_, same)) = threads::spawn_with(name, STACK_WORKLOAD, self, Self::run) {
@@ -293,7 +294,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         Ok(())
     }
 
-    /// Handles one event if there is one, else brings the next start one step nearer.
+    /// Handles one event if there is one, else one thing that is due, else one step of the
+    /// preparation.
     pub fn step(&mut self) -> LoopStep {
         let _source = log_source(self.instance.workload.clone());
         self.mailbox.take_wake_up();
@@ -344,13 +346,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Waits for something to do. After work at most as long as a burst may pause.
+    /// Waits for something to do. After work it waits at most [`SETTLE_AFTER`].
     fn wait(&self, has_worked: bool) -> LoopWake {
         let alarm = match self.due() {
             Some(at) => self.context.clock.alarm(at),
             None => never(),
         };
-        let rested = if has_worked {
+        let settled = if has_worked {
             self.context.clock.alarm(self.now() + SETTLE_AFTER)
         } else {
             never()
@@ -358,9 +360,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let mut select = Select::new();
         select.recv(self.mailbox.woken());
         select.recv(&alarm);
-        let rest = select.recv(&rested);
-        if select.ready() == rest {
-            LoopWake::Rested
+        let settled_index = select.recv(&settled);
+        if select.ready() == settled_index {
+            LoopWake::Quiet
         } else {
             LoopWake::Work
         }
@@ -379,6 +381,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
+    /// Does what the stage has waited for: its time has come, or its slot is granted.
     fn on_timer(&mut self) {
         match std::mem::replace(&mut self.stage, LoopStage::Idle) {
             // [impl->swdd~agent-workload-control-loop-executes-retry~1]
@@ -405,7 +408,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let is_new_run = target.is_retry || target.run != self.target.run;
         let found = std::mem::take(&mut target.adopt);
         if target.next != self.target.next {
-            self.status.prepared = None;
+            self.status.prepared = None; // It is about an earlier preparation.
         }
         self.status.target = target.number;
         self.target = target;
@@ -428,8 +431,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.remove_orphaned(orphaned);
     }
 
-    /// Takes over the container that the workload has. The scheduler hands over one, with the first
-    /// target; a later purpose of the same one replaces the first.
+    /// Takes over the container of an earlier agent as that of the current instance. There is at
+    /// most one: it comes with the first target, and again if its purpose changes.
     fn take_occupant(&mut self, found: FoundContainer) {
         let state = match &found.purpose {
             FoundPurpose::Adopt(_, state) => state.clone(),
@@ -452,7 +455,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// - Otherwise delete the current instance first. A new run retries a failed delete at once.
     fn follow_target(&mut self, is_new_run: bool) {
         if matches!(self.stage, LoopStage::Starting(_)) && !self.is_starting_next() {
-            return; // A call that has become pointless is cancelled; its end leads here.
+            return; // If the call has become pointless, it is cancelled, and its end leads here.
         }
         if self.target.run == RunTarget::Found || self.runs_target() {
             return;
@@ -473,14 +476,21 @@ impl<C: Clock> WorkloadControlLoop<C> {
             (Some(FoundPurpose::StartAgain(found_for)), Some(added)) if found_for == added => {
                 self.create(added);
             }
-            // It is being removed for the target already.
-            _ if matches!(self.stage, LoopStage::AwaitingGone(AfterDelete::Target)) => {}
-            _ if matches!(self.stage, LoopStage::DeleteRetryAt(_, AfterDelete::Target))
-                && !is_new_run => {}
+            _ if self.is_deleting_for_target(is_new_run) => {}
             // [impl->swdd~agent-workload-control-loop-executes-update~2]
             // [impl->swdd~agent-workload-control-loop-executes-update-delete-only~1]
             // [impl->swdd~agent-workload-control-loop-executes-delete~2]
             _ => self.delete(AfterDelete::Target),
+        }
+    }
+
+    /// Whether the current instance is being deleted for the target already.
+    fn is_deleting_for_target(&self, is_new_run: bool) -> bool {
+        match &self.stage {
+            LoopStage::AwaitingGone(AfterDelete::Target) => true,
+            // A new run does not wait for the next try.
+            LoopStage::DeleteRetryAt(_, AfterDelete::Target) => !is_new_run,
+            _ => false,
         }
     }
 
@@ -497,7 +507,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.target.run.added() == Some(added) && !self.runs_target()
     }
 
-    /// Starts this instance; there is no other container of the workload.
+    /// Makes this the current instance, and begins its start.
     // [impl->swdd~agent-workload-control-loop-executes-create~3]
     fn create(&mut self, added: AddedWorkload) {
         self.set_current(added);
@@ -505,12 +515,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.begin_start();
     }
 
-    /// Continues with the container that was found.
+    /// Adopts the container that was found: it is watched and probed as if this agent had started
+    /// it.
     fn adopt(&mut self) {
         let Some(id) = self.container.take() else {
             return;
         };
-        let _ = self.open_control_interface(true); // What fails is logged.
+        let _ = self.open_control_interface(true); // With `true` it logs its errors.
         self.instance_starts = self.instance_starts.saturating_add(1);
         let end = self.known_end(&id);
         self.watch(id, None, end);
@@ -518,13 +529,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.begin_lifecycle(false);
     }
 
-    /// Makes this the current instance. Nothing of an earlier one applies any more.
+    /// Makes this the current instance, and resets all that is about an earlier one.
     // [impl->swdd~agent-workload-control-loop-reset-retry-attempts-on-update~1]
     fn set_current(&mut self, added: AddedWorkload) {
         self.status.start = None;
         self.found = None;
         if let Some(next) = &mut self.next {
-            next.is_started = next.added == added;
+            next.is_started = next.added == added; // Its preparation takes part in the start.
         }
         self.runtime = added.workload.runtime.clone();
         self.instance = added.instance;
@@ -540,12 +551,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     // ------------------------------------------------------ control interface
 
-    /// Gives the workload its control interface if its rules allow one and it has none yet. Where
-    /// that is not possible, it runs without one.
+    /// Opens the control interface of the workload if its rules allow one and it has none yet.
+    /// `is_mounted`: the container runs already, and has the files mounted.
     ///
     /// # Errors
-    /// Errors that may pass, or that a removal of a file of others would solve, unless the
-    /// container runs and has it mounted.
+    /// A retry of the start may succeed. All other errors are logged, and the workload runs without
+    /// a control interface.
     fn open_control_interface(&mut self, is_mounted: bool) -> Result<(), PipeError> {
         if !is_mounted {
             self.end_missing_control_interface();
@@ -597,8 +608,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Ends a control interface without files. A cleaner of old files, such as systemd in `/tmp`,
-    /// may have removed those that the next container mounts.
+    /// Ends the control interface if its files are gone, so that it is made again. A cleaner of old
+    /// files, such as systemd in `/tmp`, may have removed them.
     // [impl->swdd~agent-makes-removed-files-anew~1]
     fn end_missing_control_interface(&mut self) {
         if let Some(control) = self.control.take_if(|control| !control.is_in_its_folder()) {
@@ -610,11 +621,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Ends the control interface before its container ends, unless the container that `next`
-    /// starts can continue with it.
+    /// Ends the control interface, unless the container of `next` can use it as it is.
     fn end_control_interface_unless_kept_for(&mut self, next: Option<&AddedWorkload>) {
         if let Some(next) = next
-            && self.keeps_control_interface(next)
+            && self.can_keep_control_interface_for(next)
         {
             return;
         }
@@ -623,7 +633,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    fn keeps_control_interface(&self, next: &AddedWorkload) -> bool {
+    /// Whether `next` has the same folder and the same rules of access.
+    fn can_keep_control_interface_for(&self, next: &AddedWorkload) -> bool {
         let Some(control) = &self.control else {
             return false;
         };
@@ -686,6 +697,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Reports a state of the current instance.
     fn report(&mut self, state: ExecutionState) {
         if state.phase == Phase::PendingStarting {
+            // A long start repeats it, with its age.
             self.start_info = state.additional_info.to_string();
         }
         let instance = self.instance.clone();
@@ -710,6 +722,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Sends the status to the scheduler if it has changed.
     fn publish(&mut self) {
+        // List the prepared instance as well: there may be a container of it.
         if let Some(next) = &self.next {
             let instance = next.added.instance.clone();
             let state = ExecutionState::plain(Phase::PendingInitial);
@@ -726,11 +739,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let _ = self.context.reports.send(event); // Gone only when the agent ends.
     }
 
-    /// Whether there is nothing, and nothing has to be done.
+    /// Whether there is nothing of the workload, and nothing to do.
     fn is_idle(&self) -> bool {
-        let has_something = !self.is_empty || !self.removals.is_empty() || self.next.is_some();
+        let has_container = !self.is_empty || !self.removals.is_empty() || self.next.is_some();
         let has_to_do = self.target.run != RunTarget::Nothing || self.target.next.is_some();
-        !has_something && !has_to_do && !self.mailbox.has_target()
+        !has_container && !has_to_do && !self.mailbox.has_target()
     }
 
     /// Notes in the status how far the start of the current instance is.

@@ -57,9 +57,11 @@ pub(super) struct Prepared {
     has_given_up: bool,
     /// The note beside its phase while it waits.
     note: Note,
+    /// The slot for the call under way, or the request for it.
     cpu: Option<SlotRequest>,
+    /// The slot for an initialised container, or the request for it.
     initialised: Option<SlotRequest>,
-    /// It is the current instance by now, and takes part in its start.
+    /// The current instance is about to be started with it.
     pub(super) is_started: bool,
 }
 
@@ -80,7 +82,7 @@ impl Prepared {
         self.container.is_some() || is_being_made
     }
 
-    /// Whether the call with this number is under way for it.
+    /// Whether it waits for the call with this number.
     pub(super) fn awaits(&self, number: u64) -> bool {
         match &self.call {
             Some(call) => call.number == number,
@@ -88,7 +90,7 @@ impl Prepared {
         }
     }
 
-    /// Whether this container is prepared and waits.
+    /// Whether it waits for its start in this container.
     fn waits_in(&self, id: &ContainerId) -> bool {
         match &self.container {
             Some(container) => container.id == *id && self.call.is_none() && !self.is_started,
@@ -96,6 +98,7 @@ impl Prepared {
         }
     }
 
+    /// Notes that this level is reached.
     fn set_reached(&mut self, level: PrepareLevel, container: Option<PreparedContainer>) {
         self.level = level;
         self.container = container;
@@ -108,6 +111,8 @@ impl Prepared {
         };
     }
 
+    /// Notes that a try has failed. Another one follows later, unless the error is final or the
+    /// limit is reached.
     fn set_failed(
         &mut self,
         error: &RuntimeError,
@@ -140,7 +145,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let mut found = Prepared::new(added);
         found.set_reached(container.level, Some(container));
         if self.is_starting_next() {
-            self.discard(found);
+            self.discard(found); // It has come too late for the start.
             return;
         }
         if let Some(earlier) = self.next.take() {
@@ -152,7 +157,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// When [`Self::prepare`] has something to do without an event.
     pub(super) fn preparation_due(&self) -> Option<Instant> {
-        self.instance_to_prepare()?;
+        self.instance_to_prepare()?; // Without one there is nothing to do.
         let next = self.next.as_ref()?;
         let slot_due = match &next.call {
             Some(call) if next.cpu.is_some() => Some(call.since + START_SLOT_MAX),
@@ -161,9 +166,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
         [next.retry_at, slot_due].into_iter().flatten().min()
     }
 
-    /// Brings the preparation one step nearer to the target. Returns whether anything was done.
+    /// Does the next step of the preparation, and reports how far it is. Returns whether anything
+    /// was done.
     pub(super) fn prepare(&mut self) -> bool {
         let now = self.now();
+        // First: a preparation that is not needed any more goes.
         if self.discard_stale_preparation() {
             return true;
         }
@@ -175,9 +182,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Some(next) => next,
             None => Prepared::new(desired.added.clone()),
         };
-        let step = self.choose_step(&mut next, level, now);
-        let mut has_worked = step.is_some();
-        if let Some(step) = step {
+        // Then: the next step, if there is one that need not wait.
+        let mut has_worked = false;
+        if let Some(step) = self.choose_step(&mut next, level, now) {
+            has_worked = true;
             match self.call_preparation(step, &next.added) {
                 Ok(call) => next.call = Some(call),
                 Err(error) => {
@@ -185,13 +193,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 }
             }
         }
-        if next.call.is_none() {
-            has_worked |= self.report_preparation(&next, level);
+        // Finally: the report. While a call is under way there is nothing new.
+        if next.call.is_none() && self.report_preparation(&next, level) {
+            has_worked = true;
         }
         self.next = Some(next);
         has_worked
     }
 
+    /// Starts the engine call of a step.
     fn call_preparation(
         &mut self,
         step: CallStep,
@@ -201,7 +211,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.call(step, new)
     }
 
-    /// The instance to prepare; `None` while its own start comes first, or that of another one.
+    /// The instance to prepare now. `None` if the target has none, and while a start uses a
+    /// preparation or is about to use it.
     fn instance_to_prepare(&self) -> Option<&Preparation> {
         let desired = self.target.next.as_ref()?;
         if self.is_starting_next()
@@ -211,12 +222,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
             return None;
         }
         match &self.next {
+            // That one is about to be started, or will be discarded first.
             Some(next) if next.added != desired.added => None,
             _ => Some(desired),
         }
     }
 
-    /// Whether the preparation takes part in a start.
+    /// Whether the current instance is about to be started with the preparation.
     pub(super) fn is_starting_next(&self) -> bool {
         match &self.next {
             Some(next) => next.is_started,
@@ -224,7 +236,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// How far the next instance may be prepared, beside the containers that there are.
+    /// How far the next instance may be prepared, beside the present containers of the workload.
     fn allowed_level(&self) -> PrepareLevel {
         let Some(Preparation { added, level, .. }) = &self.target.next else {
             return PrepareLevel::None;
@@ -252,8 +264,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         true
     }
 
-    /// Whether this preparation takes part in a start, or soon will, or is desired and has not gone
-    /// further than is allowed now.
+    /// Whether a start uses this preparation, or is about to, or the target has it at this level.
     fn is_still_needed(&self, next: &Prepared) -> bool {
         if next.is_started || self.is_about_to_start(&next.added) {
             return true;
@@ -268,9 +279,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         desired.added == next.added && level <= self.allowed_level()
     }
 
-    /// Returns the next step of the preparation; `None` when a call is under way, the level is
-    /// reached, or the step waits for a retry, a removal or a slot. Takes and returns the slots of
-    /// the preparation.
+    /// Returns the next step of the preparation; `None` if there is none, or if it must wait for a
+    /// call, a retry, a removal or a slot. Requests and gives back the slots of the preparation.
     fn choose_step(
         &self,
         next: &mut Prepared,
@@ -301,9 +311,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
             None => Some(CallStep::Create),
         };
         // Finally: it may have to wait.
-        next.retry_at.take_if(|at| *at <= now);
-        let waits = next.has_given_up || next.retry_at.is_some();
-        if step.is_none() || waits || self.removals.block_preparation() {
+        if let Some(at) = next.retry_at
+            && at <= now
+        {
+            next.retry_at = None;
+        }
+        let awaits_retry = next.has_given_up || next.retry_at.is_some();
+        if step.is_none() || awaits_retry || self.removals.block_preparation() {
             next.cpu = None;
             return None;
         }
@@ -313,7 +327,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         step
     }
 
-    /// Returns the request for a slot, which is made if there is none.
+    /// Returns the request for a slot. Makes one if there is none.
     fn slot<'r>(&self, request: &'r mut Option<SlotRequest>, of: SlotUse) -> &'r SlotRequest {
         request.get_or_insert_with(|| self.context.slots.request(of, self.mailbox.waker()))
     }
@@ -340,7 +354,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         true
     }
 
-    /// A call for the preparation has ended.
+    /// Takes the result of a call for the preparation.
     pub(super) fn on_prepared(&mut self, mut next: Prepared, result: CallResult) {
         self.take_call_result(&mut next, result);
         let instance = next.added.instance.clone();
@@ -348,6 +362,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.forget_if_gone(&instance);
     }
 
+    /// Notes the level that the call has reached, or its failure. Removes the container that a
+    /// failed call may have left.
     fn take_call_result(&mut self, next: &mut Prepared, result: CallResult) {
         let Some(call) = next.call.take() else {
             return;
@@ -378,7 +394,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         next.set_failed(&error, retry_limit, self.now(), &mut self.random);
     }
 
-    /// Lets the state checker report when others remove or start this prepared container.
+    /// Orders the state checker to report if others remove or start this prepared container.
     fn watch_prepared(&self, added: &AddedWorkload, id: &ContainerId) {
         let Some(engine) = self.context.engines.get(&added.workload.runtime) else {
             return;
@@ -400,8 +416,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let _ = engine.watch.send(command); // Gone only when the agent ends.
     }
 
-    /// Others have removed or started this container. It is prepared again; otherwise its start
-    /// would have to create it.
+    /// Prepares the next instance again, since others have removed or started this container of it.
     pub(super) fn on_prepared_gone(&mut self, id: &ContainerId) {
         let Some(gone) = self.next.take_if(|next| next.waits_in(id)) else {
             return;
@@ -427,6 +442,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 cancel.set();
             }
             if under_way.makes_container {
+                // It may still make one, which is removed when the call has ended.
                 call = Some(under_way.number);
             }
         }
@@ -438,7 +454,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Starts an engine call.
+    /// Starts an engine call. Its end is an event of the loop.
+    ///
+    /// # Errors
+    /// The runtime is unknown, or no thread can be started.
     pub(super) fn call(
         &mut self,
         step: CallStep,

@@ -33,18 +33,18 @@ pub(super) enum RemovalKind {
     MayRun,
     /// It was prepared and never started. It is removed before anything of the workload is started.
     Unused,
-    /// It was stopped for its successor. It is removed after the start of that, even if the start
-    /// failed: so only the stop and the start lie between the two.
+    /// It was stopped for its successor. It is removed after the start of the successor, even if
+    /// that failed, so that the removal does not delay the start.
     Stopped,
 }
 
-/// Whether the engine is searched for containers of the instance, whose ids are not known.
+/// Whether the engine must list the containers of the instance, because their ids are not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Search {
     No,
-    /// A call that failed may have left one.
+    /// Yes: a call that failed may have left one.
     Now,
-    /// A cancelled call may still create one, so the search is as late as possible.
+    /// Yes, as late as possible: a cancelled call may still create one.
     Late,
 }
 
@@ -57,9 +57,9 @@ struct ContainerRemoval {
     workload: Option<Arc<Workload>>,
     id: Option<ContainerId>,
     search: Search,
-    /// The call that may be making it has not ended.
+    /// The number of the call under way that may make it.
     call: Option<u64>,
-    /// Its slot among the initialised containers, until it is removed.
+    /// The slot of an initialised container. It is given back when the container is removed.
     _initialised: Option<SlotRequest>,
 }
 
@@ -91,14 +91,14 @@ impl Removals {
         })
     }
 
-    /// Whether a start has to wait.
+    /// Whether a start must wait for removals.
     pub(super) fn block_start(&self) -> bool {
         self.list
             .iter()
             .any(|container| container.kind != RemovalKind::Stopped)
     }
 
-    /// Whether a preparation has to wait: only one container of a workload is prepared at a time.
+    /// Whether a preparation must wait for removals: a workload has one prepared container at most.
     pub(super) fn block_preparation(&self) -> bool {
         self.list
             .iter()
@@ -140,7 +140,7 @@ impl ContainerRemoval {
         }
     }
 
-    /// Removes the container, and those that a search finds, except `current`.
+    /// Removes the container, or all that a search finds except `current`.
     fn remove(
         &mut self,
         connector: &mut dyn RuntimeConnector,
@@ -176,6 +176,7 @@ impl ContainerRemoval {
 impl<C: Clock> WorkloadControlLoop<C> {
     // --------------------------------------------------------- other containers
 
+    /// Adds a removal to the list. [`Self::remove_due`] does it.
     fn remove_soon(&mut self, container: ContainerRemoval) {
         self.removals.list.push(container);
         self.removals.failures = 0;
@@ -186,7 +187,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn remove_orphaned(&mut self, found: Vec<FoundContainer>) {
         for orphaned in found {
             if self.is_own(&orphaned) {
-                continue; // Listed before it became that of the current instance.
+                continue; // The listing is older than the start of the current instance.
             }
             let kind = match orphaned.purpose {
                 FoundPurpose::RemoveUnused => RemovalKind::Unused,
@@ -201,7 +202,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 orphaned.id,
             ));
             if matches!(self.stage, LoopStage::WaitingForSlot(_)) {
-                self.stage = LoopStage::AwaitingCleanup; // Others may start meanwhile.
+                self.stage = LoopStage::AwaitingCleanup; // Other workloads get the slot meanwhile.
             }
         }
     }
@@ -214,8 +215,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         definition.runtime == found.runtime && self.container.as_ref() == Some(&found.id)
     }
 
-    /// Removes a preparation that is not needed: this container, or the one that `call` is making,
-    /// or else one that a failed call has left.
+    /// Removes the container of a preparation that is not needed: the one with this id, or the one
+    /// that `call` makes. Without both it is searched: a failed call may have left one.
     pub(super) fn remove_unused(
         &mut self,
         added: &AddedWorkload,
@@ -236,7 +237,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         });
     }
 
-    /// Removes the container of the current instance later. It has none meanwhile.
+    /// Moves the container of the current instance to the removals.
     pub(super) fn remove_own(&mut self, kind: RemovalKind) {
         let Some(id) = self.container.take() else {
             return;
@@ -258,8 +259,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Lets the start wait for the removal of stopped containers of the current instance, which has
-    /// come back.
+    /// Makes the start wait for the removal of stopped containers of the same instance. There are
+    /// some when the current instance is an earlier one that has come back.
     pub(super) fn reclaim_stopped(&mut self) {
         for container in &mut self.removals.list {
             if container.kind == RemovalKind::Stopped && container.instance == self.instance {
@@ -269,7 +270,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// A call has ended whose result is not needed any more: its container is removed.
+    /// Removes the container that this call has made, since its result is not needed any more.
     pub(super) fn on_unneeded_call_ended(&mut self, number: u64, result: CallResult) {
         let now = self.now();
         for container in &mut self.removals.list {
@@ -288,6 +289,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
+    /// When to call [`Self::remove_due`] next.
     pub(super) fn removals_due(&self) -> Option<Instant> {
         if self.can_remove_any() {
             self.removals.due
@@ -322,15 +324,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Whether the late search for containers of the instance is due: the next start waits for it,
-    /// or none follows.
+    /// Whether a late search for containers of the instance must be done now: the next start waits
+    /// for it, or no start of the instance follows.
     fn is_late_enough(&self, instance: &InstanceName) -> bool {
         matches!(self.stage, LoopStage::AwaitingCleanup | LoopStage::Idle)
             || !self.is_current(instance)
     }
 
-    /// Removes all containers that can be removed now, and begins the start that waits for this. A
-    /// removal that fails is tried again later.
+    /// Removes all containers that can be removed now, then begins the start that waits for this, if
+    /// any. A failed removal is retried later.
     pub(super) fn remove_due(&mut self) {
         self.removals.due = None;
         // First: remove, and keep those that must wait or could not be removed.
@@ -342,7 +344,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 continue;
             }
             match self.try_remove(&mut container) {
-                Ok(()) => _ = gone.insert(container.instance),
+                Ok(()) => {
+                    gone.insert(container.instance);
+                }
                 Err(error) => {
                     if container.kind != RemovalKind::Stopped {
                         failed = Some((container.runtime.clone(), error));
@@ -355,11 +359,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
         for instance in &gone {
             self.forget_if_gone(instance);
         }
-        // Finally: the next try, and the start that waits.
+        // Finally: the next try, and the start that waits. A container that can be removed and is
+        // still in the list has failed.
         if self.can_remove_any() {
             self.removals.due = Some(self.after_failure());
         } else if !self.removals.is_empty() {
-            self.removals.due = Some(self.now()); // As soon as they can be removed.
+            self.removals.due = Some(self.now()); // The first of them is removed when it can be.
         }
         if !matches!(self.stage, LoopStage::AwaitingCleanup) {
             return;
@@ -371,10 +376,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Removes a container. A failure is reported.
+    /// Removes a container. Logs and reports a failure.
     fn try_remove(&mut self, container: &mut ContainerRemoval) -> Result<(), RuntimeError> {
         let Some(mut connector) = self.context.connector(&container.runtime) else {
-            return Ok(());
+            return Ok(()); // An unknown runtime has no containers.
         };
         let removed = container.remove(&mut *connector, self.container.as_ref());
         if let Err(error) = &removed {
@@ -393,14 +398,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
         removed
     }
 
-    /// When to try again after one more failure.
+    /// Counts a failed removal. Returns when to retry.
     fn after_failure(&mut self) -> Instant {
         self.removals.failures = self.removals.failures.saturating_add(1);
         self.now() + retry_delay(self.removals.failures, &mut self.random)
     }
 
-    /// Removes the folders of an instance and reports its end, unless there is something else of
-    /// it.
+    /// Reports the end of an instance and removes its folders, if nothing is left of it. A prepared
+    /// instance keeps its folders.
     pub(super) fn forget_if_gone(&mut self, instance: &InstanceName) {
         if self.is_current(instance) || self.removals.has(instance) {
             return;
@@ -410,16 +415,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
             None => false,
         };
         if !is_next {
-            // Mostly there is none.
+            // Most instances have no notify socket, so a failure is normal.
             let _ = std::fs::remove_file(notify_socket_path(&self.context.calls.folder, instance));
             self.remove_folder(&self.folder(instance));
         }
         self.report_end(instance);
     }
 
-    /// Reports the state of a removal. The current instance has states of its own, and a stopped
-    /// container is none of its instance any more. A prepared one has no state; only the reason why
-    /// it cannot be removed is shown.
+    /// Reports the state of a removal, unless the instance has another one to report or its end was
+    /// reported at its stop. Of a prepared container only the text about a failure is shown.
     fn report_removal(
         &mut self,
         instance: &InstanceName,
@@ -437,7 +441,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.report_of(instance.clone(), state);
     }
 
-    /// Reports that the start waits for an engine, which could not remove a container.
+    /// Reports that the start waits, because the engine could not remove or list a container.
     fn report_cleanup_failed(&mut self, runtime: &Name, error: &RuntimeError) {
         let name = &self.instance.workload;
         debug!(
@@ -454,7 +458,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     // -------------------------------------------- container of the current instance
 
-    /// Removes the current instance, then does `after`. Ends all waiting, above all for a retry.
+    /// Removes the current instance, then does `after`. Whatever the loop has waited for, such as a
+    /// retry, is dropped.
     // [impl->swdd~agent-workload-control-loop-prevents-retries-on-other-workload-commands~1]
     pub(super) fn delete(&mut self, after: AfterDelete) {
         self.stage = LoopStage::Idle;
@@ -470,14 +475,16 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.delete_unshown(after);
     }
 
-    /// Removes the container without reporting that it stops: that was done, or it is a part of a
-    /// start or restart.
+    /// Removes the container and does not report that it stops, because that was reported, or
+    /// because the removal is a part of a start or restart.
     pub(super) fn delete_unshown(&mut self, after: AfterDelete) {
         self.end_lifecycle();
         self.removals.failures = 0;
         self.try_delete(after);
     }
 
+    /// Removes the container, waits for its `gone` condition if it has one, then does `after`. A
+    /// failed removal is retried later.
     pub(super) fn try_delete(&mut self, after: AfterDelete) {
         self.forget_end();
         if let Err(error) = self.end_container(&after) {
@@ -491,10 +498,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.on_deleted(after);
     }
 
-    /// The container is removed, and its `gone` condition holds.
+    /// Does `after`: the container is removed, and its `gone` condition holds.
     pub(super) fn on_deleted(&mut self, after: AfterDelete) {
         if let Some(control) = &self.control {
-            // It is kept for another container, which has no open requests.
+            // The next container must not get the responses of this one.
             control.container_gone();
         }
         match after {
@@ -518,7 +525,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// The current instance is removed: the one that the newest target names comes in its place.
+    /// Reports the end of the current instance, then starts the one of the newest target, if any.
     fn on_instance_removed(&mut self) {
         self.read_target();
         let next = self.target.run.added().cloned();
@@ -527,25 +534,29 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Some(added) => added.instance == self.instance,
             None => false,
         };
-        // An engine that is still making a container of it may write into its folder.
+        // Another container of it keeps its folder: an engine may still write into that.
         let has_leftover = !comes_back && self.removals.has_unstopped(&self.instance);
+        // First: the folders.
         if comes_back {
             self.remove_files();
         } else if !has_leftover {
             self.remove_folder(&self.folder(&self.instance));
         }
+        // Then: the end. It is reported when the last container of the instance is removed.
         self.is_empty = true;
         if has_leftover {
-            self.remove_due(); // Its end is reported with that of the last container.
+            self.remove_due();
         } else {
             self.report_end(&self.instance.clone());
         }
+        // Finally: the next instance.
         match next {
             Some(added) => self.create(added),
             None => self.definition = None,
         }
     }
 
+    /// Removes the files of the current instance, except those of an open control interface.
     fn remove_files(&self) {
         self.remove_folder(&self.files_folder());
         if self.control.is_none() {
@@ -553,8 +564,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Removes the container. It is only stopped when that of the next instance is there already;
-    /// it is none of the current instance then.
+    /// Removes the container. If that of the next instance is there already, it is only stopped, and
+    /// removed after the start of the next one.
     // [impl->swdd~agent-workload-control-loop-delete-broken-allowed~1]
     // [impl->swdd~agent-workload-control-loop-update-broken-allowed~1]
     // [impl->swdd~agent-switches-to-prepared~1]
@@ -571,7 +582,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 self.remove_own(RemovalKind::Stopped);
                 Ok(())
             }
-            // One call less; if it runs again after all, it is stopped.
+            // This saves the call that stops it. If it runs again after all, it is stopped.
             AfterDelete::Target if self.lifecycle.has_ended() => connector.delete_ended(id),
             AfterDelete::Target | AfterDelete::NotReady(_) | AfterDelete::Failed(_) => {
                 connector.delete(id)
@@ -582,18 +593,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Whether the instance that is about to be started has a container, and the current one was
     /// started by this agent or adopted.
     fn has_successor(&self) -> bool {
-        match &self.next {
-            Some(next) => {
-                self.instance_starts > 0
-                    && next.has_container()
-                    && self.is_about_to_start(&next.added)
-            }
-            None => false,
-        }
+        let Some(next) = &self.next else {
+            return false;
+        };
+        self.instance_starts > 0 && next.has_container() && self.is_about_to_start(&next.added)
     }
 
-    /// Keeps the container's id and the following step, and tries again later: without them the
-    /// container would run unnoticed.
+    /// Reports that the container could not be removed, and retries later. It stays the current
+    /// one: without its id it would run unnoticed.
     // [impl->swdd~agent-workload-control-loop-delete-failed-allows-retry~1]
     // [impl->swdd~agent-workload-control-loop-update-delete-failed-allows-retry~1]
     fn on_delete_failed(&mut self, after: AfterDelete, error: &RuntimeError) {

@@ -18,8 +18,8 @@ use ankaios_runtime::{ContainerId, MainProcess};
 use log::{debug, info, warn};
 
 impl<C: Clock> WorkloadControlLoop<C> {
-    /// Lets the state checker watch the container. `process` is known to run; `end` is its end that
-    /// an earlier agent has kept.
+    /// Orders the state checker to watch the container of the current instance. `process` is its
+    /// main process, if known; `end` is the end that an earlier agent has seen, if any.
     pub(super) fn watch(&mut self, id: ContainerId, process: Option<MainProcess>, end: KnownEnd) {
         self.container = Some(id.clone());
         self.kill_state = None;
@@ -28,7 +28,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let Some(engine) = self.context.engines.get(&self.runtime) else {
             return;
         };
-        (engine.connect)().note(&self.instance, &id);
+        (engine.connect)().note(&self.instance, &id); // Later agents read it.
         self.is_watched = true;
         self.process = process.clone();
         let command = WatchCommand::Watch {
@@ -51,6 +51,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
+    /// Ends the watch of the container, and the lifecycle with it.
     pub(super) fn unwatch(&mut self) {
         self.end_lifecycle();
         self.status.start = None;
@@ -67,40 +68,45 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
+    /// Takes an observed state of the container. Reports it, and restarts the workload if it has
+    /// ended and its policy says so.
     // [impl->swdd~workload-control-loop-receives-workload-states~1]
-    pub(super) fn on_observed(&mut self, state: ExecutionState) {
+    pub(super) fn on_observed(&mut self, observed: ExecutionState) {
         if matches!(
             self.stage,
             LoopStage::DeleteRetryAt(..) | LoopStage::AwaitingGone(_)
         ) {
             debug!(
-                "Ignoring state '{state}' of workload '{}', which is past.",
+                "Ignoring state '{observed}' of workload '{}', whose container is being removed.",
                 self.instance.workload
             );
             return;
         }
-        let state = self.find_kill_cause(state);
-        self.note_only_created(state.phase);
-        let restart = self.restart_kind(state.phase);
-        let runs = state.phase == Phase::Running;
-        let state = self.apply_to_lifecycle(state);
+        // First: the meaning of the state. The shown one may differ from that of the container.
+        let observed = self.find_kill_cause(observed);
+        self.note_only_created(observed.phase);
+        let restart = self.restart_kind(observed.phase);
+        let runs = observed.phase == Phase::Running;
+        let shown = self.apply_to_lifecycle(observed);
+        // Then: an end with a restart. A repeated state does not restart again.
         if let Some(ended) = restart
             && !self.awaits_restart_after(ended)
         {
             // [impl->swdd~workload-control-loop-handles-workload-restarts~2]
-            return self.report_ended(state, restart);
+            return self.report_ended(shown, restart);
         }
-        if restart.is_none() && state.phase.has_ended() {
-            self.note_end(&state);
+        // Finally: any other state.
+        if restart.is_none() && shown.phase.has_ended() {
+            self.note_end(&shown);
         }
         // [impl->swdd~workload-control-loop-sends-workload-states~2]
-        self.report(state);
+        self.report(shown);
         if runs && matches!(self.stage, LoopStage::RestartAt(..)) {
             self.stage = LoopStage::Idle; // It was started again by others.
         }
     }
 
-    /// Whether the restart after an end of this kind is waited for already: the state is repeated.
+    /// Whether the loop waits for the restart after an end of this kind already.
     fn awaits_restart_after(&self, ended: EndKind) -> bool {
         matches!(self.stage, LoopStage::RestartAt(_, earlier) if earlier == ended)
     }
@@ -138,7 +144,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     // ---------------------------------------------------------- kept ends
 
-    /// Keeps how the container ended, since nothing starts it again: others may remove it.
+    /// Keeps the end of the container for later agents, since others may remove the container. Only
+    /// called when the workload is not restarted.
     // [impl->swdd~agent-keeps-observed-ends~1]
     pub(super) fn note_end(&self, state: &ExecutionState) {
         if let (Some(mut connector), Some(id)) = (self.connector(), &self.container) {
@@ -152,7 +159,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// The end of this container that an earlier agent has kept.
+    /// The end of this container that an earlier agent has kept, if any.
     pub(super) fn known_end(&self, id: &ContainerId) -> KnownEnd {
         let Some(connector) = self.connector() else {
             return KnownEnd::default();
@@ -165,16 +172,16 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Forgets the kept end: the workload is about to be started or removed.
+    /// Removes the kept end, since the workload is about to be started or removed.
     pub(super) fn forget_end(&self) {
         if let Some(mut connector) = self.connector() {
             connector.forget_end(&self.instance);
         }
     }
 
-    /// Notes that the adopted container is only created, if it is. It was listed wrongly as running
-    /// and never started, so it is replaced after some time: one that its engine restarts by itself
-    /// is in this state as well, for a moment.
+    /// Notes whether the adopted container is created but not started. If its engine restarts it,
+    /// that lasts for a moment. If it was listed wrongly as running, it is never started: so it is
+    /// replaced after [`CREATED_MAX`].
     fn note_only_created(&mut self, phase: Phase) {
         match phase {
             Phase::PendingStarting
@@ -191,6 +198,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
+    /// Replaces the adopted container, which was not started in time.
     pub(super) fn replace_only_created(&mut self) {
         info!(
             "The container of workload '{}' was created and never started, replacing it.",
@@ -213,6 +221,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
+    /// Whether the engine can start an ended container again.
     pub(super) fn can_start_again(&self) -> bool {
         match self.connector() {
             Some(connector) => connector.can_start_again(),
@@ -220,6 +229,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
+    /// Restarts the workload: after a success in the same container if the engine can do that,
+    /// otherwise in a new one.
     pub(super) fn restart(&mut self, ended: EndKind) {
         match ended {
             EndKind::Well if self.can_start_again() => {

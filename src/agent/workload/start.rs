@@ -26,8 +26,8 @@ use ankaios_runtime::{ContainerId, MainProcess, NewContainer, RuntimeError};
 use log::{debug, error, info, warn};
 use std::time::{Duration, Instant};
 
-/// Longest look at the host paths of a prepared container before its start. A disk needs less; a
-/// container whose paths take longer is created again.
+/// Longest wait for the facts of the host paths of a prepared container before its start. A disk
+/// needs less. A container with slower paths is created again.
 const START_PATHS_WAIT: Duration = Duration::from_millis(50);
 
 /// The call of a start that is under way.
@@ -36,10 +36,10 @@ pub(super) struct StartUnderWay {
     number: u64,
     /// A prepared container is started.
     is_prepared: bool,
-    /// The start slot, until the start takes too long and others need it.
+    /// The start slot. A start that takes too long gives it back to others.
     slot: Option<SlotRequest>,
     since: Instant,
-    /// When to report next for how long it has been running.
+    /// When to report the age of the call next.
     pub(super) due: Instant,
 }
 
@@ -70,7 +70,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if let Some(cause) = self.lifecycle.invalid.clone() {
             return self.fail_for_good(&cause);
         }
-        self.read_target(); // It may have come just now, with containers that go first.
+        self.read_target(); // A new one may contain containers that must be removed first.
         if !self.runs_target() {
             self.stage = LoopStage::Idle;
             return self.follow_target(false);
@@ -89,16 +89,16 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Starts the current instance. There is no slot when a part of the start took too long and
-    /// gave it back.
+    /// Starts the current instance. `slot` is `None` if the preparation, as a part of the start, took
+    /// too long and gave it back.
     // [impl->swdd~agent-workload-control-loop-executes-create~3]
     pub(super) fn start(&mut self, slot: Option<SlotRequest>) {
         if self.removals.block_start() {
-            return self.begin_start(); // Containers were found that must be removed before.
+            return self.begin_start(); // Since the first check, other containers were found.
         }
         self.stage = LoopStage::Idle;
         let now = self.now();
-        // First: a preparation under way becomes a part of the start.
+        // First: a preparation under way becomes a part of the start, which its end continues.
         if let Some(next) = &self.next
             && next.is_started
             && let Some(call) = &next.call
@@ -147,8 +147,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.call(step, new)
     }
 
-    /// Opens the control interface and the notify socket that the container mounts. Returns what to
-    /// start: without a control interface where none could be opened.
+    /// Opens the control interface and the notify socket. Returns the container to start, which
+    /// mounts those that could be opened.
+    ///
+    /// # Errors
+    /// The start must be retried, or the prepared container cannot be used.
     fn open_mounts(&mut self, is_prepared: bool) -> Result<NewContainer, RuntimeError> {
         if let Err(error) = self.open_control_interface(false) {
             let text = format!("Failed to create control interface: '{error}'");
@@ -161,6 +164,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let mut new = new_container(&self.context.calls.folder, &current)?;
         if self.control.is_none() && new.control_interface.is_some() {
             if is_prepared {
+                // It was created with the mount.
                 let text = "it would have no control interface";
                 return Err(RuntimeError::NotStarted(text.into()));
             }
@@ -174,7 +178,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         matches!(&self.stage, LoopStage::Starting(start) if start.is_prepared)
     }
 
-    /// Waits for the call, which is cancelled as soon as another instance must run.
+    /// Begins to wait for the call. The mailbox cancels it as soon as another instance must run.
     fn await_call(&mut self, start: StartUnderWay, cancel: Option<EventFd>) {
         self.stage = LoopStage::Starting(start);
         if let (Some(current), Some(cancel)) = (self.current(), cancel) {
@@ -182,27 +186,32 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Reports for how long the call of the start has been running, and gives its slot back when
-    /// that is too long.
+    /// Reports how long the call of the start has been running. A call that takes too long gives
+    /// its slot back.
     pub(super) fn on_call_age(&mut self, mut start: StartUnderWay) {
-        let age = self.now().saturating_duration_since(start.since);
+        let now = self.now();
+        let age = now.saturating_duration_since(start.since);
         if age >= START_SLOT_MAX {
             start.slot = None;
         }
-        while start.due <= start.since + age {
+        while start.due <= now {
             start.due += CREATE_AGE_INTERVAL;
         }
+        // After the last retry, the state with its error is not replaced any more.
         if !self.has_given_up() {
-            let age = format!("The create has been running for {} s.", age.as_secs());
-            let info = with_sentence(&self.start_info, &age, ADDITIONAL_INFO_MAX);
+            let sentence = format!("The create has been running for {} s.", age.as_secs());
+            let info = with_sentence(&self.start_info, &sentence, ADDITIONAL_INFO_MAX);
             let state = ExecutionState::with_info(Phase::PendingStarting, info);
+            // Not `report`: this text must not become the next `start_info`.
             self.report_of(self.instance.clone(), state);
         }
         self.stage = LoopStage::Starting(start);
     }
 
-    /// An engine call has ended: that of the preparation, that of the start, or one whose result is
-    /// not needed any more. A preparation that became a part of the start is the first two.
+    /// Takes the result of an engine call:
+    /// - of the preparation, which may be a part of the start: then the start continues;
+    /// - of the start;
+    /// - otherwise of a call whose result is not needed any more.
     pub(super) fn on_called(&mut self, number: u64, result: CallResult) {
         let start = self.take_ended_start(number);
         if let Some(next) = self.next.take_if(|next| next.awaits(number)) {
@@ -217,7 +226,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Takes the start that waits for this call. None is under way then.
+    /// Takes the start that waits for this call out of the stage, if there is one.
     fn take_ended_start(&mut self, number: u64) -> Option<StartUnderWay> {
         match std::mem::replace(&mut self.stage, LoopStage::Idle) {
             LoopStage::Starting(start) if start.number == number => {
@@ -231,11 +240,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// The call of the start has ended. Targets that came meanwhile are followed.
+    /// Takes the result of the start, then follows the target that came meanwhile, if any.
     fn on_start_called(&mut self, start: StartUnderWay, result: CallResult) {
         let is_cancelled = matches!(result, Err(RuntimeError::Cancelled));
         self.on_start_ended(start.is_prepared, result);
-        drop(start); // Its slot is for others, however long the next step takes.
+        drop(start); // Gives back its slot before the next step, which may take long.
         let is_new_run = self.read_target();
         if is_cancelled && self.runs_target() {
             self.begin_start(); // The newest target wants it again.
@@ -306,6 +315,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
+    /// Watches and probes the container that was started.
     fn on_started(&mut self, id: ContainerId, process: Option<MainProcess>) {
         self.failed_creates = 0;
         info!(
@@ -317,8 +327,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.begin_lifecycle(true);
     }
 
-    /// Retries the create later, at a longer interval after the last retry. The log gets the whole
-    /// `cause`, the state the `reason` in it.
+    /// Retries the create later; after the last retry only rarely. The log gets the whole `cause`,
+    /// the state only its `reason`.
     // [impl->swdd~agent-workload-control-loop-retries-workload-creation-on-create-failure~1]
     // [impl->swdd~agent-workload-control-loop-update-create-failed-allows-retry~1]
     pub(super) fn on_create_failed(&mut self, cause: &str, reason: &str) {
@@ -364,7 +374,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Reports that the workload can never run as it is; only an update helps.
+    /// Reports that the workload cannot run until an update changes it.
     fn fail_for_good(&mut self, cause: &str) {
         error!("Failed to create workload with error: '{cause}'");
         self.note_start(StartProgress::Failed);

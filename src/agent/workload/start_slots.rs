@@ -1,9 +1,8 @@
-//! Bounds how many starts, preparations and waiting initialised containers there are at the same
-//! time, so that a boot does not overload a small machine. Preparations use only cores that starts
-//! leave free.
+//! Bounds the number of starts, preparations and initialised containers at the same time, so that a
+//! boot does not overload a small machine. Preparations use only cores that starts leave free.
 //!
-//! Thread: shared by all `wl:<name>`. A slot that comes back goes to the control loop that has
-//! waited longest and wakes no other one: with a thousand workloads that would be a million
+//! Thread: shared by all `wl:<name>`. A slot that is given back wakes only the control loop that has
+//! waited longest. With a thousand workloads, waking all of them each time would be a million
 //! wake-ups.
 
 use ankaios_platform::sync::Mutex;
@@ -15,14 +14,14 @@ use std::sync::Arc;
 pub(crate) enum SlotUse {
     /// A start under way.
     Start,
-    /// A preparation under way: none begins while a start waits, or starts and preparations occupy
-    /// all cores.
+    /// A preparation under way. None begins while a start waits for a slot, or while starts and
+    /// preparations use all cores.
     Prepare,
     /// A container that is initialised, or is being initialised, until it is started or removed.
     Initialised,
 }
 
-/// In the order in which free slots are granted.
+/// The order in which free slots are granted.
 const USES: [SlotUse; 3] = [SlotUse::Start, SlotUse::Prepare, SlotUse::Initialised];
 
 /// The slots of all uses.
@@ -35,7 +34,7 @@ struct SlotQueues {
     starts: SlotQueue,
     preparations: SlotQueue,
     initialised: SlotQueue,
-    /// Requests until now.
+    /// The number of requests until now.
     requests: u64,
 }
 
@@ -44,17 +43,17 @@ struct SlotQueue {
     limit: usize,
     /// The numbers of the requests that have a slot.
     granted: BTreeSet<u64>,
-    /// Those that wait for one. Empty where a slot is free.
+    /// The requests that wait for a slot, the oldest first.
     waiting: VecDeque<WaitingRequest>,
 }
 
 struct WaitingRequest {
     number: u64,
-    /// Wakes the control loop; does not wait.
+    /// Wakes the control loop; never waits itself.
     wake: Box<dyn Fn() + Send>,
 }
 
-/// A place in the queue for a slot, and then the slot; given up when dropped.
+/// A request that waits for a slot or has one. Dropping it gives up either.
 pub(crate) struct SlotRequest {
     queues: Arc<Mutex<SlotQueues>>,
     of: SlotUse,
@@ -62,7 +61,8 @@ pub(crate) struct SlotRequest {
 }
 
 impl StartSlots {
-    /// At most `starts` at the same time; at least one, or nothing would ever start.
+    /// Returns slots for `starts` starts at the same time, for at least one. Starts and preparations
+    /// together use the `cores`.
     pub fn new(starts: usize, cores: usize, initialised_max: usize) -> Self {
         let queues = SlotQueues {
             starts: SlotQueue::new(starts.max(1)),
@@ -75,7 +75,7 @@ impl StartSlots {
         }
     }
 
-    /// Requests a slot; `wake` is called when it is granted.
+    /// Requests a slot. When it is granted, now or later, `wake` is called.
     pub(crate) fn request(&self, of: SlotUse, wake: Box<dyn Fn() + Send>) -> SlotRequest {
         let mut queues = self.queues.lock();
         queues.requests += 1;
@@ -128,7 +128,7 @@ impl SlotQueues {
         used < queue.limit
     }
 
-    /// Grants the free slots to the requests that have waited longest.
+    /// Grants free slots to the oldest requests, and wakes their control loops.
     fn grant_free_slots(&mut self) {
         for of in USES {
             while self.has_free_slot(of)

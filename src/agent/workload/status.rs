@@ -14,16 +14,17 @@ use std::sync::Arc;
 pub struct Status {
     /// The number of the newest target that the control loop has taken.
     pub(crate) target: u64,
-    /// All instances of which there is something. One in `Pending(Initial)` has a container that
-    /// was not started by this agent: it is prepared, or was found and stays as it is. The text
-    /// says why it cannot be removed. Mostly one, for which a `BTreeMap` would take 800 bytes;
-    /// there are four copies of this.
+    /// All instances of which there is something. `Pending(Initial)`: this agent has not started the
+    /// container, which is prepared, or was found and stays as it is. If it cannot be removed, the
+    /// text says why.
+    ///
+    /// Mostly this is one instance, and there are four copies. A `BTreeMap` would take 800 bytes.
     pub(crate) instances: LiteMap<InstanceName, ExecutionState>,
     /// How far the newest start is.
     pub(crate) start: Option<NewestStart>,
     /// How far the next instance is prepared.
     pub(crate) prepared: Option<PreparationReport>,
-    /// Kills until now because memory ran out.
+    /// How often it was killed until now because memory ran out.
     pub(crate) out_of_memory: u64,
     /// There is nothing of the workload, and nothing to do.
     pub(crate) is_idle: bool,
@@ -65,8 +66,8 @@ impl Status {
         }
     }
 
-    /// Returns this status as others must see it after the earlier one: while a stop is under way,
-    /// the state of the container changes nothing.
+    /// Returns this status as others must see it after the earlier one: a requested stop hides the
+    /// state of the container until it has ended or failed.
     // [impl->swdd~agent-manager-hysteresis_on-workload-states-of-its-workloads~1]
     pub(crate) fn with_stops_of(self: Arc<Self>, earlier: &Self) -> Arc<Self> {
         let mut shown = self.clone();
@@ -83,7 +84,7 @@ impl Status {
         shown
     }
 
-    /// Instances that had a state, and have none any more.
+    /// Returns the instances that had a state in the earlier status, and have none in this one.
     pub(crate) fn ended_since(&self, earlier: &Self) -> Vec<InstanceName> {
         let mut ended = Vec::new();
         for instance in earlier.instances.keys() {
@@ -94,7 +95,7 @@ impl Status {
         ended
     }
 
-    /// The states that are new since the earlier status; that of an instance that ended is
+    /// Returns the states that differ from the earlier status. An instance that has ended is
     /// `Removed`.
     pub fn changes_since(&self, earlier: &Self) -> Vec<WorkloadState> {
         let mut changes = Vec::new();

@@ -12,17 +12,17 @@ use std::collections::BTreeSet;
 impl<C: Clock> WorkloadRecords<C> {
     /// The numbers of records, of waiting workloads, and of workloads with conditions.
     pub(crate) fn sizes(&self) -> [usize; 3] {
-        let waiting = self
-            .records
-            .values()
-            .filter(|record| record.waits != Waits::No)
-            .count();
-        let gates = self
-            .records
-            .values()
-            .filter(|record| record.conditions.is_some())
-            .count();
-        [self.records.len(), waiting, gates]
+        let mut waiting = 0;
+        let mut with_conditions = 0;
+        for record in self.records.values() {
+            if record.waits != Waits::No {
+                waiting += 1;
+            }
+            if record.conditions.is_some() {
+                with_conditions += 1;
+            }
+        }
+        [self.records.len(), waiting, with_conditions]
     }
 
     /// The workloads that have a control loop.
@@ -38,8 +38,10 @@ impl<C: Clock> WorkloadRecords<C> {
 
     /// Whether a control loop has to start this, or to prepare it at least this far.
     pub(crate) fn prepares(&self, added: &AddedWorkload, level: PrepareLevel) -> bool {
-        let record = self.records.get(&added.instance.workload);
-        let Some(control_loop) = record.and_then(|record| record.control_loop.as_ref()) else {
+        let Some(record) = self.records.get(&added.instance.workload) else {
+            return false;
+        };
+        let Some(control_loop) = &record.control_loop else {
             return false;
         };
         let target = &control_loop.target;

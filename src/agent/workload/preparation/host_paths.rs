@@ -1,8 +1,8 @@
 //! The paths of the host that the arguments of a container name: when one of them changes between
 //! create and start, the container is created again.
 //!
-//! Thread: `call:<name>` looks at them before a create, `wl:<name>` right before the start; `paths`
-//! does it for both, since a path on a network mount may hang.
+//! Thread: `call:<name>` needs their facts before a create, `wl:<name>` right before the start. The
+//! thread `paths` reads them for both, since a path on a network mount may hang.
 
 use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::runtime_config::ContainerConfig;
@@ -16,8 +16,8 @@ use std::time::Duration;
 /// Paths with the facts of their files; `None` for no file.
 pub(crate) type HostPaths = BTreeMap<String, Option<PathFacts>>;
 
-/// The paths that the options of a container name, and those of its own folders and files. One too
-/// many does no harm: it may only cause a new create.
+/// Returns the paths in the options of a container, and those of its own folders and files. A text
+/// that is none of them does no harm: at most the container is created again.
 pub(crate) fn named_paths(config: &ContainerConfig, new: &NewContainer) -> BTreeSet<String> {
     let mut named = BTreeSet::new();
     for option in config.general_options.iter().chain(&config.command_options) {
@@ -28,9 +28,11 @@ pub(crate) fn named_paths(config: &ContainerConfig, new: &NewContainer) -> BTree
             }
         }
     }
-    let files = new.files.iter().map(|(path, _)| path);
-    for path in new.control_interface.iter().chain(files) {
-        named.insert(path.to_string_lossy().into_owned());
+    if let Some(folder) = &new.control_interface {
+        named.insert(folder.to_string_lossy().into_owned());
+    }
+    for (file, _) in &new.files {
+        named.insert(file.to_string_lossy().into_owned());
     }
     named
 }
@@ -43,13 +45,13 @@ fn without_short_option(word: &str) -> &str {
     }
 }
 
-/// Looks at these paths, for at most `limit`.
+/// Returns the facts of these paths. Waits at most `limit` for them.
 ///
 /// # Errors
-/// The path that does not answer, in words. It is not waited for again before it has answered, so
-/// it delays others once.
+/// A text that names a path without an answer. The next call does not wait for this path unless it
+/// has answered meanwhile, so a path that hangs delays one call only.
 pub(crate) fn look(paths: &BTreeSet<String>, limit: Duration) -> Result<HostPaths, String> {
-    // Of all workloads, since a path that hangs blocks a thread.
+    // Shared by all workloads, since each path that hangs blocks a thread.
     static PROBES: Mutex<Option<PathProbes>> = Mutex::new(None);
     if paths.is_empty() {
         return Ok(HostPaths::new());
@@ -79,7 +81,7 @@ fn look_by(
 /// Compares the paths with their earlier facts.
 ///
 /// # Errors
-/// The first path that has changed, or does not answer within `limit`, in words.
+/// A text that names the first path that has changed, or one that does not answer within `limit`.
 pub(crate) fn compare(before: &HostPaths, limit: Duration) -> Result<(), String> {
     let now = look(&before.keys().cloned().collect_entries(), limit)?;
     for (path, facts) in before {

@@ -18,8 +18,8 @@ pub(crate) enum PresentContainers {
     SameInstance,
 }
 
-/// Options with resources that another container may need first: ports and addresses are held from
-/// `INIT` on.
+/// Options with ports and addresses. From `INIT` on the container holds them, although another one
+/// may need them first.
 const HELD: [&str; 5] = [
     "--publish",
     "--publish-all",
@@ -27,9 +27,9 @@ const HELD: [&str; 5] = [
     "--ip6",
     "--mac-address",
 ];
-/// The same as values of `--network`, behind the name of a network.
+/// The same in a value of `--network`, after the name of the network.
 const HELD_VALUES: [&str; 3] = ["ip=", "ip6=", "mac="];
-/// Options with which nothing but the image is prepared.
+/// Options with which only the image is prepared.
 const ONLY_IMAGE: [&str; 14] = [
     // A `create` would end the old container.
     "--replace",
@@ -62,8 +62,8 @@ const NO_REGISTRY: [&str; 5] = [
 /// Short options of a container with a value, which may follow in the same word.
 const SHORT_WITH_VALUE: &str = "acehlmpuvw";
 
-/// How far a workload may be prepared, when so much is requested: by its options and beside the
-/// containers that there are. The bound on initialised containers is not considered.
+/// Returns how far a workload may be prepared, at most `requested`: its options and the present
+/// containers may lower the level. The number of initialised containers is bounded elsewhere.
 pub(crate) fn allowed(
     workload: &Workload,
     requested: PrepareLevel,
@@ -94,11 +94,11 @@ fn has_image(container: &ContainerConfig) -> bool {
 fn highest(workload: &Workload, present: PresentContainers) -> PrepareLevel {
     let config = workload.config();
     let Ok(EngineConfig::Container(container)) = &config.engine else {
-        return PrepareLevel::Image; // A play of pods knows no steps.
+        return PrepareLevel::Image; // Podman creates and starts a pod in one step.
     };
     let options = Options { container };
     if !matches!(container.option("--pull"), None | Some("missing" | "never")) {
-        return PrepareLevel::None; // The image as of the start is desired.
+        return PrepareLevel::None; // The start must pull the image itself.
     }
     let shares_name = match present {
         PresentContainers::Nothing => false,
@@ -132,8 +132,8 @@ fn highest(workload: &Workload, present: PresentContainers) -> PrepareLevel {
     PrepareLevel::Init
 }
 
-/// Searches options in a list of words. A value that looks like an option is taken for one, which
-/// only lowers the level.
+/// The options of a container, which are searched word by word. A value that looks like an option is
+/// taken for one: that only lowers the level.
 struct Options<'a> {
     container: &'a ContainerConfig,
 }
@@ -153,8 +153,14 @@ impl Options<'_> {
 
     /// Whether a word, or a part of it behind `=`, begins so.
     fn has_value(&self, begin: &str) -> bool {
-        self.words()
-            .any(|word| word.split('=').any(|part| part.starts_with(begin)))
+        for word in self.words() {
+            for part in word.split('=') {
+                if part.starts_with(begin) {
+                    return true;
+                }
+            }
+        }
+        false
     }
 
     /// Whether a later part of a value like `bridge:ip=10.0.0.2` begins so.
@@ -184,7 +190,7 @@ fn is_option(word: &str, name: &str) -> bool {
     }
 }
 
-/// The letters of the short options in a word like `-itP`; a value that follows is left out.
+/// The letters of the short options in a word like `-itP`, without a value that follows them.
 fn short_options(word: &str) -> &str {
     let Some(letters) = word.strip_prefix('-') else {
         return "";

@@ -58,8 +58,8 @@ impl PreparedRecord {
         }
     }
 
-    /// The record of a create that has not ended: it may have made a container, which the next
-    /// agent removes.
+    /// The record of a create that is under way. If this agent does not see its end, the next one
+    /// removes the container that it may have made.
     pub(crate) fn of_create(boot: &str) -> Self {
         Self {
             container: None,
@@ -75,20 +75,21 @@ impl PreparedRecord {
         serde_json::to_string(self).unwrap_or_default() // Texts and numbers always can be written.
     }
 
-    /// Reads a text that was kept; `None` for anything else.
+    /// Reads a text that was kept; `None` for any other text.
     pub(crate) fn read(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
 
-    /// Whether it is, or may be, the record of this container.
+    /// Whether this container may be the recorded one.
     pub(crate) fn may_be_of(&self, id: &ContainerId) -> bool {
         match &self.container {
             Some(container) => **container == *id.0,
-            None => true,
+            None => true, // The create had not ended.
         }
     }
 
-    /// Returns the container as it was prepared; `None` when it would be created differently now.
+    /// Returns the prepared container; `None` if it cannot be started, because a create would make
+    /// another one now.
     pub(crate) fn container(
         self,
         added: &AddedWorkload,
@@ -149,8 +150,8 @@ pub(crate) fn new_container(
     Ok(new)
 }
 
-/// Whether the engine will write the pid of the main process. Where it restarts the container by
-/// itself it must not: after a boot the folder of that file is gone, and the start would fail.
+/// Whether the engine must write the pid of the main process to a file. Not if it restarts the
+/// container by itself: after a boot the folder of the file is gone, so that start would fail.
 fn keeps_pid(config: &ReadConfig) -> bool {
     let Ok(EngineConfig::Container(container)) = &config.engine else {
         return false;
