@@ -1,8 +1,8 @@
 //! Watches the states of the containers of one runtime and reports changes.
 //!
-//! Events first: the end of a process wakes the checker, which then lists the containers once for
-//! all that ended together. A listing at a long interval repairs states that no event shows, and
-//! only where an end cannot be noticed the containers are listed every second. While nothing is
+//! The end of a process wakes the checker, which then lists the containers, once for all that ended
+//! together. Another listing at a long interval shows changes that no event reports. Where the end
+//! of a process cannot be noticed, the containers are listed every second. While nothing is
 //! watched, nothing is listed.
 //!
 //! Thread: `watch:<runtime>`, one per runtime; it never waits for the engine: `list:<runtime>`
@@ -31,7 +31,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Pause before the containers are listed again when one is missing; only then it is lost.
+/// Pause before the second listing when one misses a container. It is lost if both miss it.
 const MISSING_RETRY: Duration = Duration::from_millis(100);
 
 /// Pause before the containers are listed again for the exit code of an ended process.
@@ -40,16 +40,17 @@ const EXIT_RETRY: Duration = Duration::from_millis(50);
 /// After an exit was noticed, podman may report the container as running for this long.
 const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
 
-/// An engine that lists a container as running for this time after its process has ended never
-/// notices that: the program that waited for the process (conmon, a shim) was killed as well. A
-/// disk that makes conmon wait is faster than this.
+/// If the engine still lists a container as running this long after its process has ended, it will
+/// never notice the end: the program that waits for the process (conmon, a shim) was killed as well.
+/// A slow disk delays conmon for less.
 const END_UNNOTICED_MAX: Duration = Duration::from_secs(30);
 
-/// Longest pause after a listing. The engine pauses as long as the listing took, so that listings
-/// never take all of a core.
+/// Longest pause after a listing. The pause is as long as the listing took, so that listings use at
+/// most half of a core.
 const LISTING_PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// Ended processes waiting for one state checker; their watcher waits when it is full.
+/// Ended processes that wait for one state checker. The thread that notices ends waits when it is
+/// full.
 const EXITS_INBOX: usize = 64;
 
 /// The containers of this agent, or why the engine could not list them.
@@ -69,20 +70,19 @@ pub(crate) type GoneReply = Box<dyn FnOnce() + Send>;
 /// A command of a control loop or of the scheduler.
 // [impl->swdd~agent-general-state-checker-interface~1]
 pub enum WatchCommand {
-    /// Report the states of this container of the instance, and of no other one; a listing follows
-    /// at once unless its process is known.
+    /// Report the states of this container of the instance. An earlier watch of the instance ends.
     Watch {
         /// The instance of the container.
         instance: InstanceName,
         /// Which container.
         id: ContainerId,
-        /// Its main process, when it is known that it runs: nothing is listed then.
+        /// Its main process, if that is known to run. Otherwise a listing follows at once.
         process: Option<MainProcess>,
         /// How often this agent has started the instance after the first time.
         restarts: u32,
         /// Whether the engine starts the container again by itself when it has ended.
         engine_restarts: bool,
-        /// How it ended in an earlier life of the agent.
+        /// The end that an earlier agent has recorded, if any.
         end: KnownEnd,
         /// Receives the state whenever it has changed.
         reply: StateReply,
@@ -119,13 +119,13 @@ pub enum WatchCommand {
     },
 }
 
-/// How a container ended that was seen to end. Others may remove it afterwards, or a container of
-/// its pod; its workload has ended anyway. Forgotten once the container was started again.
+/// The observed end of a container. It stays the end of its workload if others remove the container,
+/// or one of its pod. It is forgotten when the container was started again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KnownEnd {
-    /// How all containers of the workload have ended; `None` while one may run.
+    /// The end of the whole workload; `None` while a container of it may run.
     pub(crate) state: Option<ExecutionState>,
-    /// The failure of one container of a pod, whatever the others do.
+    /// The failure of one container of a pod, while others may still run.
     failure: Option<ContainerFailure>,
 }
 
@@ -137,11 +137,8 @@ struct ContainerFailure {
 }
 
 impl KnownEnd {
-    /// The end of the container `id` in an earlier life of the agent.
-    ///
-    /// Of a pod `id` is the name of its workload, which no listing has, so its failure stays until
-    /// the pod is seen to run. Where the engine restarts containers, one may have run and ended
-    /// meanwhile: then a listing is right.
+    /// The end of the container `id` that an earlier agent has recorded. If the engine restarts
+    /// containers by itself, this one may have run again since, so its failure is not kept.
     pub(crate) fn of_earlier_life(
         id: &ContainerId,
         state: ExecutionState,
@@ -149,6 +146,8 @@ impl KnownEnd {
     ) -> Self {
         let mut failure = None;
         if state.phase == Phase::FailedExecFailed && !engine_restarts {
+            // For a pod, `id` names the workload, and no listing has a container with this id. So
+            // this failure is shown until the pod runs again.
             failure = Some(ContainerFailure {
                 container: id.clone(),
                 state: state.clone(),
@@ -160,16 +159,17 @@ impl KnownEnd {
         }
     }
 
-    /// Updates the end with the state in which the engine lists the container, and returns the
-    /// state to show.
+    /// Updates the end with a listing of the container. Returns the state to show.
     // [impl->swdd~agent-keeps-observed-ends~1]
     pub fn update(&mut self, listed: &ListedContainer) -> ExecutionState {
         let phase = listed.state.phase;
         let is_started =
             !listed.processes.is_empty() || phase == Phase::Running || phase.is_pending();
+        // First: a container that was started again has no end any more.
         if is_started && self.state.is_some() {
             *self = Self::default();
         }
+        // Then: the listed end, or else the one that was observed before.
         let state = self.update_failure(listed);
         if !is_started && state.phase.has_ended() {
             self.state = Some(state.clone());
@@ -177,14 +177,14 @@ impl KnownEnd {
         self.state.clone().unwrap_or(state)
     }
 
-    /// Takes in an end that the engine does not notice, and returns it.
+    /// Sets an end that the engine does not notice, and returns it.
     fn note_unnoticed(&mut self, end: ExecutionState) -> ExecutionState {
         self.state = Some(end.clone());
         end
     }
 
-    /// The listed state, or the failure of a container that is missing: the others say nothing
-    /// about it.
+    /// Updates the failure of one container of a pod. Returns the listed state, or the failure if its
+    /// container is missing in the listing: the state of the others does not show it.
     fn update_failure(&mut self, listed: &ListedContainer) -> ExecutionState {
         let Some(pods) = &listed.pods else {
             return listed.state.clone();
@@ -194,15 +194,18 @@ impl KnownEnd {
         {
             return failure.state.clone();
         }
-        self.failure = pods.failed.clone().map(|container| ContainerFailure {
-            container,
-            state: listed.state.clone(),
-        });
+        self.failure = None;
+        if let Some(container) = &pods.failed {
+            self.failure = Some(ContainerFailure {
+                container: container.clone(),
+                state: listed.state.clone(),
+            });
+        }
         listed.state.clone()
     }
 }
 
-/// A watched instance, with its processes as the last listing had them.
+/// A watched instance, with its processes in the last listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceProcesses {
     /// Which instance.
@@ -220,7 +223,7 @@ pub struct CheckerSettings {
     pub runtime: &'static str,
     /// Additional info of `Failed(Unknown)` when the engine cannot list.
     pub unknown_info: &'static str,
-    /// How often a listing repairs what events cannot show; [`REPAIR_INTERVAL`] unless configured.
+    /// Interval of listings that show changes without an event; by default [`REPAIR_INTERVAL`].
     pub repair_interval: Duration,
 }
 
@@ -231,11 +234,11 @@ pub trait SystemEnv {
     /// Watches one process until it is dropped.
     type Process;
 
-    /// Starts a listing, whose result goes to [`StateChecker::on_listed`]. Never called before the
-    /// last one has ended.
+    /// Starts a listing. Its result goes to [`StateChecker::on_listed`], and the next one is started
+    /// only after that.
     fn start_listing(&mut self);
 
-    /// Lets [`StateChecker::on_exit`] be called with `key` when the process ends.
+    /// Watches a process. When it ends, [`StateChecker::on_exit`] is called with `key`.
     fn watch_exit(&mut self, key: u64, process: &MainProcess) -> Result<Self::Process, NotWatched>;
 }
 
@@ -253,15 +256,14 @@ pub struct StateChecker<S: SystemEnv, C: Clock> {
     next_listing: u64,
     /// When the listing under way began.
     began: Option<Instant>,
-    /// When the next listing should begin at the latest, whatever the containers need; `None` while
-    /// nothing needs one.
+    /// When the next listing must begin, beside the times of single containers; `None` while nothing
+    /// needs one.
     due: Option<Instant>,
     /// No listing begins before this time.
     pause_until: Instant,
-    /// Listings that failed since the last good one.
+    /// The number of listings that failed in a row.
     failures: u32,
-    /// A process was found to be one of its container, so the pids of the engine are those of this
-    /// node.
+    /// The engine uses the pids of this node: one of its pids was that of a container's process.
     shares_pids: bool,
 }
 
@@ -304,9 +306,9 @@ struct WatchedContainer<P> {
     processes: Vec<Process<P>>,
     /// When a process ended whose exit code is not known yet.
     exit_seen: Option<Instant>,
-    /// When to list again, as long as it is watched.
+    /// When to list again because of this container.
     again: Option<Instant>,
-    /// Pause before a passing state, which no event ends, is listed again.
+    /// The pause before the next listing while it is in a passing state, whose end no event reports.
     passing_pause: Duration,
 }
 
@@ -315,7 +317,7 @@ struct Process<P> {
     what: MainProcess,
     /// `None`: its end cannot be noticed.
     watch: Option<P>,
-    /// When it was not there any more although the engine listed it.
+    /// When the engine listed it first and it did not exist.
     gone: Option<Instant>,
     /// When its end was noticed.
     ended: Option<Instant>,
@@ -393,7 +395,8 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
                 self.list_at(self.clock.now());
             }
             WatchCommand::ListWatched { reply } => {
-                let _ = reply.try_send(self.watched_instances()); // Fails after its time limit.
+                // It fails if the requester does not wait any more.
+                let _ = reply.try_send(self.watched_instances());
             }
         }
     }
@@ -427,8 +430,8 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
         self.env.start_listing();
     }
 
-    /// Watches a container. Only a listing that begins after this applies, so an old one cannot
-    /// hide it.
+    /// Watches a container. A listing that began earlier does not apply, since it may miss the
+    /// container.
     // [impl->swdd~podman-state-getter-reset-cache~1]
     fn watch(
         &mut self,
@@ -449,6 +452,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
         self.watched.insert(instance, watched);
     }
 
+    /// The watched instances with their processes that have not ended.
     fn watched_instances(&self) -> Vec<InstanceProcesses> {
         let mut instances = Vec::new();
         for (instance, watched) in &self.watched {
@@ -467,12 +471,12 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
         instances
     }
 
-    /// Lets the next listing begin at this time at the latest.
+    /// Plans a listing at this time, or earlier if one is planned for then.
     fn list_at(&mut self, at: Instant) {
         self.due = earliest(self.due, Some(at));
     }
 
-    /// The process watched under this key has ended.
+    /// Notes the end of the process that is watched under this key, and plans a listing.
     pub fn on_exit(&mut self, key: u64) {
         let now = self.clock.now();
         for watched in self.watched.values_mut() {
@@ -484,7 +488,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
 
     // --------------------------------------------------------------- listings
 
-    /// The listing that was started has ended.
+    /// Takes the result of the listing that was started.
     pub fn on_listed(&mut self, result: ListResult) {
         match result {
             Ok(listed) => self.judge_all(listed),
@@ -492,6 +496,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
         }
     }
 
+    /// Judges all watched and prepared containers by a listing, and replies with it to requests.
     // [impl->swdd~podmancli-uses-container-state-cache~1]
     fn judge_all(&mut self, listed: Vec<ListedContainer>) {
         let now = self.clock.now();
@@ -530,18 +535,20 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
                 watched.report(state);
             }
         }
-        // Then: the prepared ones, which are only reported when they are gone or were started.
-        for (_, gone) in self.prepared.extract_if(.., |_, prepared| {
+        // Then: the prepared ones that are gone or were started.
+        let no_longer_prepared = self.prepared.extract_if(.., |_, prepared| {
             prepared.valid_from <= number && !is_still_prepared(&prepared.id, &by_id)
-        }) {
-            (gone.reply)();
+        });
+        for (_, prepared) in no_longer_prepared {
+            (prepared.reply)();
         }
         // Finally: the pending requests.
         self.list_at(now + self.settings.repair_interval);
         self.reply(number, &Ok(listed));
     }
 
-    /// Tries once more at once. When that fails too, the states are unknown.
+    /// Handles a failed listing. The first one is repeated at once; after further ones the states
+    /// are unknown.
     fn on_listing_failed(&mut self, error: &RuntimeError) {
         let now = self.clock.now();
         let number = self.end_listing(now);
@@ -554,6 +561,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
             self.pause_until = now;
             return self.list_at(now);
         }
+        // An engine that is not installed is no problem as long as no workload uses it.
         let is_unused = self.watched.is_empty() && matches!(error, RuntimeError::NotInstalled(_));
         if self.failures == 2 && !is_unused {
             log::warn!(
@@ -583,11 +591,12 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
         self.next_listing.saturating_sub(1)
     }
 
+    /// Replies to all requests that came before the listing with this number.
     fn reply(&mut self, number: u64, result: &ListResult) {
-        for pending in self
+        let due = self
             .replies
-            .extract_if(.., |pending| pending.valid_from <= number)
-        {
+            .extract_if(.., |pending| pending.valid_from <= number);
+        for pending in due {
             (pending.reply)(result.clone());
         }
     }
@@ -601,7 +610,7 @@ fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     }
 }
 
-/// Whether this container is listed and was not started.
+/// Whether the listing shows this container, and as not started.
 fn is_still_prepared(id: &ContainerId, listed: &BTreeMap<&ContainerId, &ListedContainer>) -> bool {
     match listed.get(id) {
         Some(found) => found.state.phase.is_pending(),
@@ -610,7 +619,7 @@ fn is_still_prepared(id: &ContainerId, listed: &BTreeMap<&ContainerId, &ListedCo
 }
 
 impl<P> WatchedContainer<P> {
-    /// Watches the processes that the listing shows, and no others.
+    /// Watches the processes that a listing shows, and ends the watch of all others.
     fn follow<S: SystemEnv<Process = P>>(
         &mut self,
         listed: &[MainProcess],
@@ -638,13 +647,15 @@ impl<P> WatchedContainer<P> {
             }
             match env.watch_exit(process.key, &process.what) {
                 Ok(watch) => process.watch = Some(watch),
-                Err(NotWatched::Gone) => _ = process.gone.get_or_insert(now),
+                Err(NotWatched::Gone) => {
+                    process.gone.get_or_insert(now);
+                }
                 Err(NotWatched::Unable) => {}
             }
         }
     }
 
-    /// Whether the end of any process is noticed.
+    /// Whether the end of at least one process will be noticed.
     fn has_watched_process(&self) -> bool {
         self.processes.iter().any(|process| process.watch.is_some())
     }
@@ -662,8 +673,8 @@ impl<P> WatchedContainer<P> {
         false
     }
 
-    /// Notes when the container has ended. Another time is that of a start by the engine that no
-    /// listing has shown, so the next one may come soon.
+    /// Notes when the container has ended. If the time is new, the engine has restarted it between
+    /// two listings and may do so again soon.
     fn note_end(&mut self, found: &ListedContainer) {
         if self.ended_at != found.ended_at {
             self.ended_at = found.ended_at;
@@ -671,8 +682,8 @@ impl<P> WatchedContainer<P> {
         }
     }
 
-    /// Whether the engine still lists it as running long after a process of it has ended. A process
-    /// that is just not there proves that only where the engine has the pids of this node.
+    /// Whether the engine still lists the container as running, long after a process of it has ended.
+    /// A missing process is a proof only if the engine uses the pids of this node.
     // [impl->swdd~agent-sees-ends-that-no-engine-notices~1]
     fn has_unnoticed_end(&self, listed: &ExecutionState, shares_pids: bool, now: Instant) -> bool {
         if !matches!(listed.phase, Phase::Running | Phase::Stopping) {
@@ -693,11 +704,10 @@ impl<P> WatchedContainer<P> {
     }
 
     /// Judges a listed state:
-    /// - it is not reported yet, when the engine lags behind an end that was noticed;
-    /// - otherwise it is reported, and listed again soon when no event would show the next change.
+    /// - it is not reported yet, if the engine has not noticed an end that this checker has;
+    /// - otherwise it is reported. If no event will show its next change, a listing follows soon.
     fn judge(&mut self, state: ExecutionState, now: Instant) -> Judgement {
-        // Podman sometimes notices an end later than we do; it gets a little time to report the
-        // exit code.
+        // First: give podman some time to report the exit code. It may notice an end late.
         let lags_behind = state.phase == Phase::Stopping
             || self.processes.iter().any(|process| process.ended.is_some());
         if let Some(seen) = self.exit_seen
@@ -709,9 +719,10 @@ impl<P> WatchedContainer<P> {
                 list_again: Some(EXIT_RETRY),
             };
         }
-        // It may be removed as well (`podman rm --force`, `run --rm`), which no event shows.
+        // Then: when to list again. An ended container may be removed soon (`podman rm --force`,
+        // `run --rm`), which no event shows.
         let has_just_ended = self.exit_seen.take().is_some();
-        // An unknown state may pass as well, and an end after which the engine starts it again.
+        // Some states pass without an event: so does an end if the engine restarts the container.
         let is_passing = state.phase.is_pending()
             || matches!(state.phase, Phase::Stopping | Phase::FailedUnknown)
             || (self.engine_restarts && state.phase.has_ended());
@@ -735,22 +746,26 @@ impl<P> WatchedContainer<P> {
         }
     }
 
-    /// Whether a process was not there a moment ago: it ended before it could be watched, or is in
-    /// another pid namespace. A listing will show which.
+    /// Whether a process could not be watched a moment ago, because it did not exist: it has ended,
+    /// or has a pid of another namespace. The next listings show which.
     fn has_process_just_gone(&self, now: Instant) -> bool {
-        self.processes.iter().any(|process| match process.gone {
-            Some(gone) => now - gone < EXIT_CODE_MAX,
-            None => false,
-        })
+        for process in &self.processes {
+            if let Some(gone) = process.gone
+                && now - gone < EXIT_CODE_MAX
+            {
+                return true;
+            }
+        }
+        false
     }
 
-    /// Whether its end will be noticed: it has processes, and all of them are watched.
+    /// Whether the end of each process will be noticed, and there is one.
     fn has_only_watched_processes(&self) -> bool {
         !self.processes.is_empty() && self.processes.iter().all(|process| process.watch.is_some())
     }
 
-    /// Judges that a listing misses the container. It is lost, unless it was seen to end; only the
-    /// second listing in a row is believed, since one right after a create can miss it.
+    /// Judges a container that a listing does not show: it is lost, unless it was seen to end. A
+    /// listing right after a create may miss it, so two in a row are needed.
     // [impl->swdd~podman-state-getter-returns-lost-state~1]
     // [impl->swdd~agent-keeps-observed-ends~1]
     fn judge_missing(&mut self) -> Judgement {
@@ -794,7 +809,7 @@ struct System {
     runtime: &'static str,
     /// Takes the keys of ended processes.
     exits: Sender<u64>,
-    /// Notices the ends, from the first process on; `None` where the system cannot do that.
+    /// Notices the ends of processes. It is started with the first one; `None` if that has failed.
     exit_watch: OnceCell<Option<ExitWatch>>,
     /// Locked during a listing.
     connector: Arc<Mutex<Connector>>,
@@ -804,7 +819,7 @@ struct System {
 impl SystemEnv for System {
     type Process = WatchedProcess;
 
-    /// A hanging engine hangs this one thread only.
+    /// Starts a thread for the listing, so that an engine that hangs does not block the checker.
     // [impl->swdd~agent-facade-forwards-list-reusable-workloads-call~1]
     fn start_listing(&mut self) {
         let connector = self.connector.clone();
@@ -833,7 +848,7 @@ impl SystemEnv for System {
     }
 }
 
-/// Starts to notice the ends of processes. The thread for that ends with the returned value.
+/// Starts the thread that notices the ends of processes. It ends when the returned value is dropped.
 fn start_exit_watch(system: &System) -> Option<ExitWatch> {
     let runtime = system.runtime;
     match ExitWatch::start(format!("exits:{runtime}"), system.exits.clone()) {
@@ -845,8 +860,8 @@ fn start_exit_watch(system: &System) -> Option<ExitWatch> {
     }
 }
 
-/// Starts the thread that checks the containers behind `connector`. It ends when the sender of
-/// `commands` is gone.
+/// Starts the thread that checks the containers of one engine. It ends when the sender of `commands`
+/// is dropped.
 // [impl->swdd~podman-start-checker-starts-podman-state-checker~1]
 pub(crate) fn start(
     settings: CheckerSettings,

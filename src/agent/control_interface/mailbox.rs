@@ -1,6 +1,6 @@
-//! The open requests of one workload, and the messages that wait for it as the bytes that it will
-//! read: bounded, and putting never waits. Both belong to one generation: a container of the
-//! workload, from its hello on. A response to an earlier generation is not for this one.
+//! The open requests of one workload, and the encoded messages that wait for it. Both are bounded,
+//! and no sender waits. Both belong to one generation: a container of the workload, from its hello
+//! on. A response to an earlier generation is not for this one.
 //!
 //! Thread: none, a plain value; `rx:server` and `control` put, `control` takes, see
 //! [`super::ControlHub`].
@@ -15,13 +15,13 @@ use ankaios_model::node::Node;
 use ankaios_wire::delimited::frame;
 use std::collections::{BTreeSet, VecDeque};
 
-/// Messages waiting for one workload. One that does not read loses log lines and events, with a
-/// notice.
+/// Messages that wait for one workload. A workload that does not read them loses log lines and
+/// events, and gets a notice.
 const WAITING: usize = 1024;
-/// Encoded bytes waiting for one workload. A larger message waits alone.
+/// Encoded bytes that wait for one workload. A larger message waits alone.
 pub(super) const WAITING_BYTES: usize = 8 * 1024 * 1024;
-/// While responses of this many bytes wait for a workload, its requests wait: space for a few large
-/// ones.
+/// A workload with this many bytes of unread responses must read some before its next request. This
+/// is space for a few large ones.
 pub(super) const UNREAD_BYTES: usize = WAITING_BYTES / 8;
 /// Most subscriptions of one workload: 64 to events and 64 to logs, as the server allows.
 const SUBSCRIPTIONS: usize = 128;
@@ -29,11 +29,10 @@ const SUBSCRIPTIONS: usize = 128;
 /// one; the oldest are forgotten.
 const PENDING: usize = 8;
 
-/// Masks of the event subscriptions of one workload, in bytes of their texts, that are kept to
-/// subscribe again: what the server allows a workload.
+/// Bytes of the masks that are kept for one workload, to renew its event subscriptions. The server
+/// allows no more.
 const MASKS_BYTES: usize = 2 * 1024 * 1024;
-/// The parts of a state that a subscription to everything has. One that is not in the state has
-/// gone.
+/// The parts of a state that a subscription to everything contains.
 const ALL_PARTS: [&str; 3] = ["agents", "desiredState", "workloadStates"];
 
 /// The error for a workload whose subscription is not kept.
@@ -44,12 +43,11 @@ const LOGS_ENDED: &str =
     "The connection to the server was lost, and with it these logs; request them again";
 /// The error for a workload that did not read its events.
 const EVENTS_LOST: &str = "Events were not read in time and are lost; the subscription is cancelled, subscribe again to get the state";
-/// The error for a workload when the server is gone without a response. The request may have
-/// reached it.
+/// The error for a workload whose request has no response, since the connection is lost.
 const LOST: &str = "The connection to the server was lost before it answered. What was asked for may have been done or \
                     not; ask again";
 
-/// Requests that last longer than their first response, by their kind.
+/// What a workload subscribes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ControlSubscription {
     Logs,
@@ -57,6 +55,7 @@ enum ControlSubscription {
 }
 
 impl ControlSubscription {
+    /// The request that cancels such a subscription.
     fn cancel(self) -> RequestContent {
         match self {
             Self::Logs => RequestContent::LogsCancel,
@@ -88,7 +87,7 @@ impl RequestKind {
     }
 }
 
-/// Whether this is the response to a request of this kind.
+/// Whether this can be the response to a request of this kind.
 fn answers(content: &ResponseContent, kind: RequestKind) -> bool {
     match content {
         ResponseContent::CompleteState { altered: None, .. } => {
@@ -112,7 +111,7 @@ fn answers(content: &ResponseContent, kind: RequestKind) -> bool {
     }
 }
 
-/// The subscription that this is an event or a log line of; `None` for a response.
+/// The kind of subscription, if this is an event or log lines; `None` for a response.
 fn subscription_of(content: &ResponseContent) -> Option<ControlSubscription> {
     match content {
         ResponseContent::CompleteState {
@@ -127,7 +126,7 @@ fn subscription_of(content: &ResponseContent) -> Option<ControlSubscription> {
 #[derive(Debug)]
 pub(crate) struct EncodedResponse {
     id: String,
-    /// The subscription that it is an event or a log line of.
+    /// The kind of subscription, if it is an event or log lines.
     subscription: Option<ControlSubscription>,
     bytes: Vec<u8>,
 }
@@ -141,7 +140,7 @@ impl EncodedResponse {
         }
     }
 
-    /// The memory that it takes while it waits, in bytes.
+    /// The memory that it occupies while it waits, in bytes.
     fn weight(&self) -> usize {
         self.id.len() + self.bytes.len()
     }
@@ -150,14 +149,14 @@ impl EncodedResponse {
 /// The progress of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum RequestProgress {
-    /// The workload's next request waits for the response.
+    /// It has no response, and the next request of the workload waits for that.
     UnderWay,
-    /// Another one was sent since. Its response is still for the workload.
+    /// It has no response, and the next request does not wait for that any more.
     Overdue,
-    /// A subscription that has its first response. For logs, the instances whose lines have not
+    /// A subscription that has its first response. For logs: the instances whose logs have not
     /// ended.
     Begun(BTreeSet<InstanceName>),
-    /// A subscription to events that was lost with the connection. It is renewed on the next one.
+    /// An event subscription that was lost with the connection, and is renewed on the next one.
     Lost,
 }
 
@@ -169,11 +168,12 @@ struct OpenRequest {
     progress: RequestProgress,
     /// The masks of an event subscription; `None` when they are not kept.
     masks: Option<Vec<String>>,
-    /// The workload had its first response on an earlier connection.
+    /// It was renewed: the workload has its first response from an earlier connection.
     is_renewed: bool,
 }
 
 impl OpenRequest {
+    /// Whether it is a subscription that has its first response.
     fn has_begun(&self) -> bool {
         matches!(self.progress, RequestProgress::Begun(_))
     }
@@ -187,15 +187,18 @@ impl OpenRequest {
     }
 
     fn masks_bytes(&self) -> usize {
-        self.masks.iter().flatten().map(String::len).sum()
+        match &self.masks {
+            Some(masks) => masks.iter().map(String::len).sum(),
+            None => 0,
+        }
     }
 
     fn is_subscription(&self) -> bool {
         matches!(self.kind, RequestKind::Subscribe(_))
     }
 
-    /// Whether this is a subscription with its first response.
-    fn is(&self, subscription: ControlSubscription, id: &str) -> bool {
+    /// Whether it is the subscription of this kind and id, and has its first response.
+    fn is_active(&self, subscription: ControlSubscription, id: &str) -> bool {
         self.has_begun() && self.kind == RequestKind::Subscribe(subscription) && self.id == id
     }
 }
@@ -218,12 +221,12 @@ pub(crate) struct ControlMailbox {
     waiting: VecDeque<EncodedResponse>,
     /// In the order in which they came.
     open: Vec<OpenRequest>,
-    /// The pipe to the workload, while `control` leaves it to the next response.
+    /// The pipe to the workload, while the next response may be written without `control`.
     direct: Option<DirectPipe>,
 }
 
 impl ControlMailbox {
-    /// An empty mailbox. Ids get this `prefix`.
+    /// Returns an empty mailbox of the generation with this prefix.
     pub(crate) fn new(prefix: String) -> Self {
         Self {
             prefix,
@@ -234,14 +237,13 @@ impl ControlMailbox {
         }
     }
 
-    /// Leaves the pipe to the next response, or takes it back.
+    /// Sets the pipe that the next response may be written into without `control`, or takes it back.
     pub(super) fn set_direct(&mut self, pipe: Option<DirectPipe>) {
         self.direct = pipe;
     }
 
-    /// Writes a response into the pipe that `control` has left to it, when nothing else concerns the
-    /// workload: no message waits, no request is open. Returns whether it was written; `control`
-    /// need not be woken then.
+    /// Writes a response into the pipe, if `control` has left it here and nothing else is open or
+    /// waits. Returns whether it was written, so that `control` need not be woken.
     pub(crate) fn write_directly(&self, response: &EncodedResponse) -> bool {
         let Some(pipe) = &self.direct else {
             return false;
@@ -250,7 +252,7 @@ impl ControlMailbox {
         is_alone && pipe.write_whole(&response.bytes)
     }
 
-    /// Begins a new generation, with this prefix. Returns the one before.
+    /// Begins a new generation with this prefix. Returns the ended one.
     pub(crate) fn begin(&mut self, prefix: String) -> EndedGeneration {
         let before = std::mem::replace(self, Self::new(prefix));
         let mut cancels = Vec::new();
@@ -279,8 +281,8 @@ impl ControlMailbox {
 
     // -------------------------------------------------------- open requests
 
-    /// Whether the workload has to wait before its next request, for a response or until it has
-    /// read some.
+    /// Whether the workload must wait before its next request: for a response, or until it has read
+    /// some.
     pub(crate) fn must_wait(&self, next: &RequestContent) -> bool {
         if self.must_await_response() {
             return true;
@@ -315,21 +317,26 @@ impl ControlMailbox {
     ) -> Result<(), String> {
         let kind = RequestKind::of(content);
         // First: there must be space for it.
-        let subscriptions = self.open.iter().filter(|open| open.is_subscription());
-        let subscriptions = subscriptions.count();
-        let pending = self.open.len() - subscriptions;
+        let mut subscriptions = 0;
+        for open in &self.open {
+            if open.is_subscription() {
+                subscriptions += 1;
+            }
+        }
+        let others = self.open.len() - subscriptions;
         if matches!(kind, RequestKind::Subscribe(_)) {
             if subscriptions >= SUBSCRIPTIONS {
                 return Err(format!(
                     "Too many event subscriptions and requests for logs, at most {SUBSCRIPTIONS} are allowed; cancel some first"
                 ));
             }
-        } else if pending >= PENDING
+        } else if others >= PENDING
             && let Some(oldest) = self.open.iter().position(|open| !open.is_subscription())
         {
             self.open.remove(oldest);
         }
-        // Then: it may end or replace others.
+        // Then: the earlier request is not waited for any more. A lost subscription with the same id
+        // is replaced or cancelled, so it is not renewed.
         self.wait_no_longer();
         if matches!(
             kind,
@@ -368,14 +375,16 @@ impl ControlMailbox {
         Some(masks.clone())
     }
 
-    /// Returns the request that renews the next lost subscription. They are renewed one after the
-    /// other: while a request of the workload is under way there is none.
+    /// Returns the request that renews the next lost subscription, if any. They are renewed one after
+    /// the other, and never while a request of the workload is under way.
     pub(crate) fn next_renewal(&mut self) -> Option<Request> {
         if self.must_await_response() {
             return None;
         }
-        let lost = |open: &&mut OpenRequest| open.progress == RequestProgress::Lost;
-        let renewed = self.open.iter_mut().find(lost)?;
+        let renewed = self
+            .open
+            .iter_mut()
+            .find(|open| open.progress == RequestProgress::Lost)?;
         renewed.progress = RequestProgress::UnderWay;
         renewed.is_renewed = true;
         let id = renewed.id.clone();
@@ -389,7 +398,7 @@ impl ControlMailbox {
         })
     }
 
-    /// Lets the next request not wait for the response to the one before.
+    /// Marks the request under way as overdue: the next one does not wait for its response.
     pub(crate) fn wait_no_longer(&mut self) {
         for open in &mut self.open {
             if open.progress == RequestProgress::UnderWay {
@@ -398,11 +407,15 @@ impl ControlMailbox {
         }
     }
 
-    /// The connection to the server is lost. Logs end with it; event subscriptions are renewed on
-    /// the next one. A request that was not sent `waits` for that; all others get a response.
-    pub(crate) fn connection_lost(&mut self, waits: impl Fn(&str) -> bool) {
+    /// Updates the open requests, since the connection to the server is lost:
+    /// - one that `is_queued` was not sent yet, so it waits for the next connection;
+    /// - logs have ended;
+    /// - an event subscription is renewed on the next connection, if its masks were kept;
+    /// - a cancel has succeeded, since the server has ended the subscription with the connection;
+    /// - any other request gets an error.
+    pub(crate) fn connection_lost(&mut self, is_queued: impl Fn(&str) -> bool) {
         for mut open in std::mem::take(&mut self.open) {
-            let is_unsent = open.is_pending() && waits(&self.full_id(&open.id));
+            let is_unsent = open.is_pending() && is_queued(&self.full_id(&open.id));
             if is_unsent || open.progress == RequestProgress::Lost {
                 self.open.push(open);
                 continue;
@@ -424,7 +437,6 @@ impl ControlMailbox {
                         self.push_own(open.id, ResponseContent::Error(EVENTS_ENDED.into()));
                     }
                 }
-                // The server ended it with the connection.
                 (RequestKind::Cancel(ControlSubscription::Logs), _) => {
                     self.push_own(open.id, ResponseContent::LogsCancelAccepted);
                 }
@@ -438,7 +450,7 @@ impl ControlMailbox {
         }
     }
 
-    /// Notifies the workload that these logs have ended.
+    /// Puts messages that the logs of these instances have ended.
     fn end_logs(&mut self, id: &str, instances: &BTreeSet<InstanceName>) {
         if self.waiting.len() + instances.len() > WAITING {
             return self.push_own(id.to_owned(), ResponseContent::Error(LOGS_ENDED.into()));
@@ -448,23 +460,22 @@ impl ControlMailbox {
         }
     }
 
-    /// Updates the open requests with a response of the server, and makes the first response to a
-    /// renewed subscription an event. Returns whether it is for the workload.
+    /// Updates the open requests with a response of the server. Returns whether the response is for
+    /// the workload. The first response to a renewed subscription is made an event.
     pub(crate) fn accept(&mut self, id: &str, content: &mut ResponseContent) -> bool {
         if let Some(subscription) = subscription_of(content) {
-            return self.open.iter().any(|open| open.is(subscription, id));
+            return self.active_index(subscription, id).is_some();
         }
         let answered = self.take_answered(id, content);
         match content {
             ResponseContent::LogsStop(instance) => self.end_log_of(id, instance),
+            // If no request is answered, the agent has sent the cancel itself.
             ResponseContent::LogsCancelAccepted => {
-                self.open
-                    .retain(|open| !open.is(ControlSubscription::Logs, id));
-                answered.is_some() // The agent may have sent the request itself.
+                self.remove_active(ControlSubscription::Logs, id);
+                answered.is_some()
             }
             ResponseContent::EventsCancelAccepted => {
-                self.open
-                    .retain(|open| !open.is(ControlSubscription::Events, id));
+                self.remove_active(ControlSubscription::Events, id);
                 answered.is_some()
             }
             ResponseContent::CompleteState { state, altered } => {
@@ -472,12 +483,12 @@ impl ControlMailbox {
                     && subscribed.kind == RequestKind::Subscribe(ControlSubscription::Events)
                 {
                     if subscribed.is_renewed {
+                        // The workload expects an event, since it has had the first response.
                         let masks = subscribed.masks.as_deref().unwrap_or_default();
                         *altered = Some(everything(masks, state));
                     }
-                    // It takes the place of an earlier one.
-                    self.open
-                        .retain(|open| !open.is(ControlSubscription::Events, id));
+                    // A new subscription replaces an earlier one with the same id.
+                    self.remove_active(ControlSubscription::Events, id);
                     self.open.push(OpenRequest {
                         progress: RequestProgress::Begun(BTreeSet::new()),
                         ..subscribed
@@ -486,11 +497,10 @@ impl ControlMailbox {
                 true
             }
             ResponseContent::LogsAccepted(instances) => {
-                // A workload that is named twice sends its lines and their end once.
+                // An instance may be named twice; its log ends once.
                 let instances: BTreeSet<InstanceName> = instances.iter().cloned().collect_entries();
                 if let Some(requested) = answered {
-                    self.open
-                        .retain(|open| !open.is(ControlSubscription::Logs, id));
+                    self.remove_active(ControlSubscription::Logs, id);
                     if !instances.is_empty() {
                         self.open.push(OpenRequest {
                             progress: RequestProgress::Begun(instances),
@@ -506,7 +516,8 @@ impl ControlMailbox {
         }
     }
 
-    /// Takes the oldest pending request with this id that this can be the response to.
+    /// Takes the request that this content answers: the oldest pending one with this id and a fitting
+    /// kind.
     fn take_answered(&mut self, id: &str, content: &ResponseContent) -> Option<OpenRequest> {
         let index = self
             .open
@@ -515,10 +526,21 @@ impl ControlMailbox {
         Some(self.open.remove(index))
     }
 
+    /// The index of the active subscription of this kind and id.
+    fn active_index(&self, subscription: ControlSubscription, id: &str) -> Option<usize> {
+        self.open
+            .iter()
+            .position(|open| open.is_active(subscription, id))
+    }
+
+    /// Removes the active subscriptions of this kind and id.
+    fn remove_active(&mut self, subscription: ControlSubscription, id: &str) {
+        self.open.retain(|open| !open.is_active(subscription, id));
+    }
+
     /// Notes that the log of an instance has ended. Returns whether the workload follows it.
     fn end_log_of(&mut self, id: &str, instance: &InstanceName) -> bool {
-        let follows = |open: &OpenRequest| open.is(ControlSubscription::Logs, id);
-        let Some(index) = self.open.iter().position(follows) else {
+        let Some(index) = self.active_index(ControlSubscription::Logs, id) else {
             return false;
         };
         if let RequestProgress::Begun(instances) = &mut self.open[index].progress {
@@ -532,9 +554,9 @@ impl ControlMailbox {
 
     // ----------------------------------------------------- waiting messages
 
-    /// Puts a response. Where there is no space, log lines and events are dropped and their
-    /// subscription ends; for other responses the oldest messages are dropped. Returns the requests
-    /// that cancel ended subscriptions at the server.
+    /// Puts a response. If there is no space, an event or log line is dropped and its subscription
+    /// ends; another response makes space by dropping the oldest messages. Returns the requests that
+    /// cancel ended subscriptions at the server.
     pub(crate) fn put(&mut self, response: EncodedResponse) -> Vec<Request> {
         let mut cancels = Vec::new();
         if let Some(subscription) = response.subscription
@@ -554,8 +576,8 @@ impl ControlMailbox {
         cancels
     }
 
-    /// Puts the response to a hello, or the end of the session, before all other messages. After
-    /// the end nothing else comes.
+    /// Puts the response to a hello, or the end of the session, before all other messages. The end
+    /// drops those.
     pub(crate) fn put_first(&mut self, message: ToWorkload) {
         if matches!(message, ToWorkload::Closed { .. }) {
             self.clear();
@@ -563,7 +585,8 @@ impl ControlMailbox {
         self.first = Some(frame(message));
     }
 
-    /// The bytes of the next message. Responses come only after a hello of the workload.
+    /// Takes the bytes of the next message. Before a hello of the workload (`greeted`) responses
+    /// wait.
     pub(crate) fn pop(&mut self, greeted: bool) -> Option<Vec<u8>> {
         if let Some(first) = self.first.take() {
             return Some(first);
@@ -585,6 +608,7 @@ impl ControlMailbox {
         self.waiting = VecDeque::new();
     }
 
+    /// Whether there is space for a message of this size. A single one always has space.
     fn has_room(&self, bytes: usize) -> bool {
         if self.waiting.is_empty() {
             return true;
@@ -593,11 +617,13 @@ impl ControlMailbox {
         self.waiting.len() < WAITING && waiting + bytes <= WAITING_BYTES
     }
 
+    /// Puts a response of the agent itself.
     fn push_own(&mut self, id: String, content: ResponseContent) {
         self.waiting
             .push_back(EncodedResponse::new(Response { id, content }));
     }
 
+    /// Takes the oldest message that waits.
     fn pop_waiting(&mut self) -> Option<EncodedResponse> {
         let oldest = self.waiting.pop_front()?;
         if self.waiting.is_empty() {
@@ -609,8 +635,7 @@ impl ControlMailbox {
     /// Ends a subscription that the workload did not read, and notifies it. Returns the request
     /// that cancels it at the server.
     fn end_unread(&mut self, subscription: ControlSubscription, id: String) -> Option<Request> {
-        let is_it = |open: &OpenRequest| open.is(subscription, &id);
-        let index = self.open.iter().position(is_it)?;
+        let index = self.active_index(subscription, &id)?;
         self.open.remove(index);
         let cancel = self.cancel(subscription, &id);
         let content = match subscription {
@@ -621,6 +646,7 @@ impl ControlMailbox {
         Some(cancel)
     }
 
+    /// The request that cancels a subscription at the server.
     fn cancel(&self, subscription: ControlSubscription, id: &str) -> Request {
         Request {
             id: self.full_id(id),
@@ -629,9 +655,10 @@ impl ControlMailbox {
     }
 }
 
-/// The change that replaces everything that `masks` select by its part of `state`: the concrete
-/// beginning of each mask is named as updated or removed.
+/// The altered fields of a renewed subscription: all that `masks` select may have changed. Each mask
+/// is named up to its first `*`, as updated if that is in `state`, otherwise as removed.
 fn everything(masks: &[String], state: &Node) -> AlteredFields {
+    // First: the paths of the masks. Without masks, or with an empty one, all parts of the state.
     let mut paths: BTreeSet<Vec<&str>> = BTreeSet::new();
     for mask in masks {
         let beginning: Vec<&str> = mask.split('.').take_while(|part| *part != "*").collect();
@@ -645,6 +672,7 @@ fn everything(masks: &[String], state: &Node) -> AlteredFields {
             }
         }
     }
+    // Then: whether each is in the state.
     let mut altered = AlteredFields::default();
     for path in paths {
         let list = if state.at(&path).is_some() {

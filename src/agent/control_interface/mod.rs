@@ -1,14 +1,16 @@
-//! Workloads that talk to the cluster: two FIFOs per workload, one thread for all of them.
+//! Control interfaces: two FIFOs for each workload, one thread for all of them.
 //!
-//! Follow a request: [`poller`] reads bytes of [`pipes`], one large message at a time; [`session`]
-//! decodes and checks them with the [`Authorizer`]; [`mailbox`] lets one request of a workload pass
-//! until its response, or for some seconds; [`super::uplink_outbox`] sends it. At the server it
-//! continues in `wire/stream.rs` and `server/requests.rs`. Follow a response: `rx:server` gives it
-//! to [`ControlHub::deliver`], it waits in the [`mailbox`], [`poller`] writes it.
+//! The way of a request: [`poller`] reads bytes from the [`pipes`], one large message at a time.
+//! [`session`] decodes it and checks it with the [`Authorizer`]. [`mailbox`] notes it as open, and
+//! makes the next one wait for its response, or for some seconds. [`super::uplink_outbox`] sends it.
+//! At the server it continues in `wire/stream.rs` and `server/requests.rs`.
+//!
+//! The way of a response: `rx:server` passes it to [`ControlHub::deliver`], it waits in the
+//! [`mailbox`], and [`poller`] writes it.
 //!
 //! The agent puts `<workload>@<generation>@` before the id of a request. A generation begins with
-//! each container, and with a hello after the pipe was closed. A response to an earlier generation
-//! is dropped, and open requests of a generation are cancelled at its end.
+//! each container, and with a hello after the pipe was closed. Its end cancels its open requests,
+//! and responses to it are dropped.
 //!
 //! Thread: [`ControlHub::deliver`] on `rx:server`, [`ControlHub::open`] and [`ControlInterface`] on
 //! `wl:<name>`, which makes and removes the FIFOs; everything else on `control`. No thread waits
@@ -46,7 +48,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// Name of the folder of the FIFOs in that of their workload.
 pub(crate) const FOLDER: &str = "control_interface";
 
-/// Whether a workload needs a control interface: deny rules alone allow nothing.
+/// Whether a workload needs a control interface. Deny rules alone allow nothing, so they need none.
 // [impl->swdd~api-workload-needs-control-interface~1]
 pub(crate) fn is_needed(access: &ControlInterfaceAccess) -> bool {
     !access.allow_rules.is_empty()
@@ -70,7 +72,7 @@ struct HubState {
 #[derive(Debug, Default)]
 struct Registry {
     interfaces: BTreeMap<Name, Arc<Interface>>,
-    /// Opened and not yet served by `control`.
+    /// The interfaces that were opened and that `control` does not serve yet.
     opened: Vec<PipeLink>,
 }
 
@@ -80,22 +82,22 @@ struct Registry {
 struct Interface {
     workload: Name,
     mailbox: Mutex<ControlMailbox>,
+    /// `control` must stop serving it.
     ended: AtomicBool,
-    /// `control` has not seen yet that the container was restarted.
+    /// `control` must begin a new session, since the container was restarted.
     restarted: AtomicBool,
 }
 
 impl HubState {
+    /// The text before the ids of a new generation.
     // [impl->swdd~agent-adds-workload-prefix-id-control-interface-request~1]
     fn next_prefix(&self, workload: &Name) -> String {
-        // A name has no '@', so the first one in an id is ours whatever the workload writes.
-        format!(
-            "{workload}@{}@",
-            self.generations.fetch_add(1, Ordering::Relaxed)
-        )
+        let generation = self.generations.fetch_add(1, Ordering::Relaxed);
+        // A name contains no '@', so the first one ends the name, whatever id the workload writes.
+        format!("{workload}@{generation}@")
     }
 
-    /// The descriptor that `uplink` sets when it takes a large request: it wakes `control`.
+    /// The descriptor that `uplink` sets when it takes a large request, to wake `control`.
     fn waker_for(&self, is_large: bool) -> Option<EventFd> {
         if is_large {
             Some(self.wake.clone())
@@ -104,8 +106,8 @@ impl HubState {
         }
     }
 
-    /// Ends the requests of the interface: they are cancelled at the server, and their responses
-    /// are dropped.
+    /// Begins a new generation of the interface. The requests of the earlier one are cancelled at the
+    /// server, and responses to them are dropped.
     fn begin_generation(&self, interface: &Interface) {
         let prefix = self.next_prefix(&interface.workload);
         let ended = interface.mailbox.lock().begin(prefix);
@@ -126,8 +128,7 @@ impl HubState {
 }
 
 impl ControlHub {
-    /// A hub without interfaces. Messages of workloads may have `message_max` bytes; requests go to
-    /// `uplink`.
+    /// Returns a hub without interfaces. Messages of workloads may have up to `message_max` bytes.
     pub fn new(uplink: UplinkOutbox, message_max: usize) -> io::Result<Self> {
         Ok(Self {
             shared: Arc::new(HubState {
@@ -155,8 +156,8 @@ impl ControlHub {
         })
     }
 
-    /// Makes the FIFOs of a workload in `folder` and begins to serve them. The workload is about to
-    /// start; or it runs already and has them mounted, after a restart of the agent.
+    /// Makes the FIFOs of a workload in `folder`, and begins to serve them. `is_mounted`: after a
+    /// restart of the agent, the workload runs already and has them mounted.
     pub(crate) fn open(
         &self,
         workload: &Name,
@@ -164,9 +165,11 @@ impl ControlHub {
         access: &ControlInterfaceAccess,
         is_mounted: bool,
     ) -> Result<ControlInterface, PipeError> {
+        // First: the FIFOs.
         pipes::create(&folder, is_mounted)?;
         let pipes = Pipes::open(&folder)?;
         let ids = pipes.ids().clone();
+        // Then: the interface.
         let authorizer = Authorizer::new(access);
         let session = ControlSession::new(
             workload.clone(),
@@ -180,6 +183,7 @@ impl ControlHub {
             ended: AtomicBool::new(false),
             restarted: AtomicBool::new(false),
         });
+        // Finally: `control` serves it, in place of an earlier one.
         let link = PipeLink::new(interface.clone(), pipes, session);
         let mut registry = self.shared.registry.lock();
         let earlier = registry
@@ -200,7 +204,7 @@ impl ControlHub {
         })
     }
 
-    /// Lets `control` stop to serve the interface.
+    /// Ends the requests of the interface, and makes `control` stop serving it.
     fn end(&self, interface: &Interface) {
         self.shared.begin_generation(interface);
         interface.ended.store(true, Ordering::Relaxed);
@@ -230,41 +234,43 @@ impl ControlHub {
                 excerpt(workload)
             );
         };
+        // First: the request that it answers.
         let mut mailbox = interface.mailbox.lock();
         let Some(own_id) = mailbox.own_id(&id).map(str::to_owned) else {
             return log::debug!(
                 "Dropping a response to an earlier container of workload '{workload}'."
             );
         };
-        if mailbox.accept(&own_id, &mut content) {
-            drop(mailbox); // A large one takes its time to encode.
-            let response = EncodedResponse::new(Response {
-                id: own_id,
-                content,
-            });
-            let mut cancels = Vec::new();
-            let mut mailbox = interface.mailbox.lock();
-            // The generation may have ended meanwhile.
-            if mailbox.own_id(&id).is_some() {
-                if mailbox.write_directly(&response) {
-                    return; // Waking `control` for it would take longer than writing it.
-                }
-                cancels = mailbox.put(response);
-            }
-            drop(mailbox);
-            self.shared.cancel(&interface, cancels);
+        let is_for_workload = mailbox.accept(&own_id, &mut content);
+        drop(mailbox); // Encoding a large response takes time.
+        if !is_for_workload {
+            return self.shared.wake.set(); // The next request may be sent now.
         }
+        // Then: the response, unless the generation has ended meanwhile.
+        let response = EncodedResponse::new(Response {
+            id: own_id,
+            content,
+        });
+        let mut cancels = Vec::new();
+        let mut mailbox = interface.mailbox.lock();
+        if mailbox.own_id(&id).is_some() {
+            if mailbox.write_directly(&response) {
+                return; // Waking `control` would take longer than this write.
+            }
+            cancels = mailbox.put(response);
+        }
+        drop(mailbox);
+        self.shared.cancel(&interface, cancels);
         self.shared.wake.set();
     }
 
-    /// There is a connection to the server: subscriptions of workloads are renewed.
+    /// Makes `control` renew the subscriptions of workloads, since there is a connection.
     // [impl->swdd~agent-renews-event-subscriptions~1]
     pub(crate) fn connected(&self) {
         self.shared.wake.set();
     }
 
-    /// The connection to the server is lost: the logs that workloads follow have ended, their
-    /// events are interrupted, and requests that were sent get no response any more.
+    /// Updates the open requests of all workloads, since the connection to the server is lost.
     // [impl->swdd~agent-renews-event-subscriptions~1]
     pub(crate) fn connection_lost(&self) {
         let registry = self.shared.registry.lock();
@@ -289,26 +295,26 @@ pub(crate) struct ControlInterface {
 }
 
 impl ControlInterface {
-    /// Whether it may serve a workload with this folder and these rules as it is.
+    /// Whether a workload with this folder and these rules can use it as it is.
     pub(crate) fn serves(&self, folder: &Path, access: &ControlInterfaceAccess) -> bool {
         self.folder == folder && is_needed(access) && self.authorizer == Authorizer::new(access)
     }
 
-    /// Whether a container that is started now would find its FIFOs.
+    /// Whether its FIFOs are still in its folder, where a new container would mount them.
     pub(crate) fn is_in_its_folder(&self) -> bool {
         self.ids.are_in(&self.folder)
     }
 
-    /// Ends the session: the container will be started again, must send a hello then, and gets no
-    /// responses of its predecessor.
+    /// Begins a new session for the next container, which must send a hello. It gets no responses of
+    /// the earlier one.
     pub(crate) fn restart(&self) {
         self.container_gone();
         self.interface.restarted.store(true, Ordering::Relaxed);
         self.hub.shared.wake.set();
     }
 
-    /// Ends the requests of the container: their responses are not for the next one, which may
-    /// continue with the session.
+    /// Ends the requests of the container, and keeps the session for the next one. Responses to them
+    /// are not for that one.
     pub(crate) fn container_gone(&self) {
         self.hub.shared.begin_generation(&self.interface);
     }

@@ -4,14 +4,13 @@
 //! Thread: `wl:<name>` creates and removes them, `call:<name>` creates those of a container that is
 //! only prepared, `control` reads and writes. Never waits for the other side.
 //!
-//! The workload has the folder mounted and can put any file there. So names are only followed when
-//! the FIFOs are opened first, never through links, and only to a FIFO; later the same two are
-//! reopened through their descriptors.
+//! The workload has the folder mounted and can put any file there. So the agent opens the FIFOs by
+//! their names only once, follows no links, and accepts only FIFOs. Later it reopens the same two
+//! through their descriptors.
 //!
-//! The process in a container may have any user, in any user namespace, and which one is not known
-//! before it runs. So the FIFOs are open to all, as is the folder that is mounted. They are
-//! protected by the folder of the workload, which only the user of the agent can enter: an engine
-//! mounts through it.
+//! The process in a container may have any user, in any user namespace, which is not known before
+//! it runs. So the FIFOs and their folder are open to all users. They are protected by the folder of
+//! the workload around them, which only the user of the agent can enter.
 
 use ankaios_platform::limits::{PIPE_CAPACITY, PIPE_CONTENT_MAX};
 use ankaios_platform::private_folder::{PrivateFolder, check_owner};
@@ -30,7 +29,7 @@ use std::sync::Arc;
 pub(super) const PIPE_TURN: usize = 64 * 1024;
 /// Most bytes of an earlier user of a pipe that are discarded: more than a pipe can hold.
 const LEFTOVER_MAX: usize = 2 * PIPE_CONTENT_MAX;
-/// Least that a pipe can be asked to hold, in bytes; the system makes one page of it.
+/// Smallest capacity of a pipe that can be requested, in bytes. The kernel makes it one page.
 const PIPE_SMALLEST: usize = 4 * 1024;
 
 /// Written by the workload.
@@ -40,7 +39,7 @@ const INPUT: &str = "input";
 
 /// The folder, as the container sees it.
 const FOLDER_MODE: Mode = Mode::from_bits_retain(0o755);
-/// The user of the container, which is not known, reads one and writes the other.
+/// The user of the container is not known. It reads one FIFO and writes the other.
 const FIFO_MODE: Mode = Mode::from_bits_retain(0o666);
 
 /// A control interface cannot be made or opened.
@@ -52,13 +51,14 @@ pub(crate) struct PipeError {
 }
 
 impl PipeError {
-    /// Whether another user may have made or changed the files.
+    /// Whether a check has found that another user may have made or changed the files.
     pub(crate) fn is_foreign(&self) -> bool {
+        // A refusal of the kernel would have an error number.
         self.source.raw_os_error().is_none()
             && self.source.kind() == io::ErrorKind::PermissionDenied
     }
 
-    /// Whether the machine has too little of a resource at the moment.
+    /// Whether the machine lacks a resource at the moment, so that a retry may succeed.
     pub(crate) fn may_pass(&self) -> bool {
         const SCARCE: [Errno; 6] = [
             Errno::NOSPC,
@@ -93,7 +93,7 @@ pub(crate) enum WriteOutcome {
     Bytes(usize),
     /// No space now.
     Full,
-    /// No process reads; bytes that were written and not read are lost.
+    /// No process reads. Bytes that were written and not read are lost.
     NoReader,
 }
 
@@ -153,22 +153,25 @@ pub(crate) struct Pipes {
 pub(crate) struct DirectPipe(Arc<OwnedFd>);
 
 impl DirectPipe {
-    /// Writes a small message, when the workload has read all before it. Returns whether it was
-    /// written; a page is written as a whole or not at all.
+    /// Writes a small message, if the workload has read all messages before it. Returns whether it
+    /// was written.
     pub(crate) fn write_whole(&self, message: &[u8]) -> bool {
+        if message.len() > PIPE_SMALLEST {
+            return false; // The kernel might write only a part of it.
+        }
         let is_drained = ioctl_fionread(&self.0) == Ok(0);
-        message.len() <= PIPE_SMALLEST && is_drained && write(&self.0, message) == Ok(message.len())
+        is_drained && write(&self.0, message) == Ok(message.len())
     }
 }
 
-/// Makes folder and FIFOs for a container that is about to start. Those that were made in the same
-/// way are kept. When the container runs already and may have them open, only missing ones are
-/// made, and those that it has changed stay as they are: no other user can reach them.
+/// Makes the folder and the FIFOs of a container. Those that exist are kept, with our owner and
+/// mode. `is_mounted`: the container runs already and may have changed these, which is harmless,
+/// since no other user can reach them.
 ///
 /// # Errors
-/// [`PipeError`] when something else has the name of a FIFO, when the folder cannot be written, or
-/// when folder or FIFO belong to another user or have another mode. When the container runs, only
-/// the folder around them is checked.
+/// [`PipeError`] if something else has the name of a FIFO, if the folder cannot be written, or if
+/// folder or FIFO have another owner or mode. If the container runs, only the folder around them is
+/// checked.
 // [impl->swdd~agent-control-interface-creates-two-pipes-per-workload~1]
 pub(crate) fn create(folder: &Path, is_mounted: bool) -> Result<(), PipeError> {
     let place = open_place(folder, is_mounted).map_err(|source| PipeError {
@@ -184,6 +187,7 @@ pub(crate) fn create(folder: &Path, is_mounted: bool) -> Result<(), PipeError> {
     Ok(())
 }
 
+/// Makes a FIFO if there is none, and checks one that a container is about to mount.
 fn create_fifo(place: &OwnedFd, name: &str, is_mounted: bool) -> io::Result<()> {
     let is_new = match mknodat(place, name, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0) {
         Ok(()) => true,
@@ -192,7 +196,7 @@ fn create_fifo(place: &OwnedFd, name: &str, is_mounted: bool) -> io::Result<()> 
     };
     let fifo = fifo_at(place, name)?;
     if is_new {
-        chmod(descriptor_path(&fifo), FIFO_MODE)?; // Whatever the umask is.
+        chmod(descriptor_path(&fifo), FIFO_MODE)?; // `mknodat` applies the umask.
     } else if !is_mounted {
         check_fifo(&fifo)?;
     }
@@ -216,8 +220,8 @@ fn open_place(folder: &Path, is_mounted: bool) -> io::Result<OwnedFd> {
     }
 }
 
-/// Checks that an existing FIFO has our owner and mode. One with another mode is of an earlier
-/// version, whose folders were open to others, so another user may still have it open.
+/// Checks that an existing FIFO has our owner and mode. An earlier version made it with another mode
+/// in a folder that was open to others, so another user may still have it open.
 fn check_fifo(fifo: &OwnedFd) -> io::Result<()> {
     let stat = fstat(fifo)?;
     check_owner(&stat).map_err(|text| io::Error::new(io::ErrorKind::PermissionDenied, text))?;
@@ -233,16 +237,16 @@ fn check_fifo(fifo: &OwnedFd) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
-/// Removes the FIFOs, and their folder when nothing else is in it. Other files of the workload are
-/// removed when its container is gone, which could make more of them until then.
+/// Removes the FIFOs, and their folder if nothing else is in it. Other files in it are removed later,
+/// with the folder of the workload.
 pub(crate) fn remove(folder: &Path) {
     for name in [OUTPUT, INPUT] {
-        let _ = unlink(folder.join(name)); // What is left goes later, with a warning if it cannot.
+        let _ = unlink(folder.join(name)); // A failure is logged at the later removal.
     }
     let _ = rmdir(folder);
 }
 
-/// Opens a descriptor that names a FIFO, even if another file gets its name later.
+/// Opens a descriptor that names a FIFO. It stays valid even if another file gets the name later.
 fn fifo_at<P: rustix::path::Arg>(folder: impl AsFd, name: P) -> io::Result<OwnedFd> {
     let place = openat(
         folder,
@@ -279,6 +283,7 @@ fn descriptor_path(descriptor: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", descriptor.as_raw_fd())
 }
 
+/// Opens the FIFO that a descriptor names.
 fn reopen(descriptor: &OwnedFd, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     open(
         descriptor_path(descriptor),
@@ -317,13 +322,13 @@ impl Pipes {
         &self.ids
     }
 
-    /// The descriptor that is readable when the workload has written.
+    /// The descriptor that becomes readable when the workload has written.
     pub(crate) fn output(&self) -> BorrowedFd<'_> {
         self.output.as_fd()
     }
 
-    /// The descriptor that is writable when there is space, and has an error when the reader
-    /// closes; `None` while no process reads.
+    /// The descriptor that becomes writable when there is space, and has an error when the reader
+    /// closes it; `None` while no process reads.
     pub(crate) fn input(&self) -> Option<BorrowedFd<'_>> {
         self.input.as_ref().map(|input| input.as_fd())
     }
@@ -331,12 +336,12 @@ impl Pipes {
     /// Reads bytes that the workload has written.
     ///
     /// # Errors
-    /// The operating system's, which makes the pipe useless.
+    /// The pipe cannot be used any more.
     // [impl->swdd~agent-ensures-control-interface-output-pipe-read~1]
     pub(crate) fn read(&mut self, room: &mut [u8]) -> io::Result<ReadOutcome> {
         match read(&self.output, room) {
             Ok(0) => {
-                // Until it is reopened it would stay ready.
+                // `poll` would report it as ready until it is reopened.
                 self.output = reopen(&self.output, OFlags::RDONLY)?;
                 Ok(ReadOutcome::Closed)
             }
@@ -346,9 +351,8 @@ impl Pipes {
         }
     }
 
-    /// Whether the workload has read everything. A message is begun only then: there are clients
-    /// that wait for the pipe while further messages are in their own buffer already, and so never
-    /// see those.
+    /// Whether the workload has read everything. Only then the next message begins: some clients read
+    /// two messages at once into their own buffer, then wait for the pipe and miss the second one.
     pub(crate) fn is_drained(&self) -> bool {
         match &self.input {
             Some(input) => ioctl_fionread(input) == Ok(0),
@@ -356,22 +360,23 @@ impl Pipes {
         }
     }
 
-    /// Whether `poll` reports when the pipe is drained: a pipe of one page has space only when it
-    /// is empty.
+    /// Whether `poll` reports that the pipe is drained: so it does for a pipe of one page, which has
+    /// space only when it is empty.
     pub(crate) fn reports_drained(&self) -> bool {
         self.one_page
     }
 
-    /// Writes to the workload the rest of a message, from `sent` on.
+    /// Writes the rest of a message, from byte `sent` on, as far as there is space.
     ///
     /// # Errors
-    /// The operating system's, which makes the pipe useless.
+    /// The pipe cannot be used any more.
     // [impl->swdd~agent-handles-control-interface-input-pipe-not-read~1]
     pub(crate) fn write(&mut self, message: &[u8], sent: usize) -> io::Result<WriteOutcome> {
+        // First: open the pipe, which takes a reader.
         if self.input.is_none() {
             match reopen(&self.input_place, OFlags::WRONLY) {
                 Ok(input) => {
-                    // A reader that was there before keeps the pipe as it was.
+                    // If a reader had it open before, its capacity may be any.
                     self.capacity = fcntl_getpipe_size(&input).unwrap_or(PIPE_CAPACITY);
                     self.one_page = false;
                     self.input = Some(Arc::new(input));
@@ -383,6 +388,7 @@ impl Pipes {
         if sent == 0 {
             self.fit(message.len());
         }
+        // Then: write.
         let Some(input) = &self.input else {
             return Ok(WriteOutcome::NoReader);
         };
@@ -397,8 +403,8 @@ impl Pipes {
         }
     }
 
-    /// Makes the pipe as large as the message needs and no larger. Some clients do not wait for the
-    /// second half of a message, so it is written as a whole where that is possible.
+    /// Makes the pipe as large as a message of this size needs, and no larger. Some clients do not
+    /// wait for the second half of a message, so it is written as a whole if possible.
     fn fit(&mut self, message: usize) {
         let small = message <= PIPE_SMALLEST;
         let fits = if small {
@@ -410,7 +416,7 @@ impl Pipes {
             return;
         }
         let Some(input) = &self.input else { return };
-        // Refused to users with many large pipes; the message is written in pieces then.
+        // The kernel refuses it to users with many large pipes. Then the message is written in parts.
         let size = message.clamp(PIPE_SMALLEST, PIPE_CONTENT_MAX);
         if let Ok(capacity) = fcntl_setpipe_size(input, size) {
             self.capacity = capacity;
@@ -418,23 +424,26 @@ impl Pipes {
         }
     }
 
-    /// The pipe to the workload, when it is open and has one page.
+    /// The pipe to the workload, if it is open and has one page.
     pub(crate) fn direct(&self) -> Option<DirectPipe> {
-        let input = self.input.as_ref().filter(|_| self.one_page)?;
-        Some(DirectPipe(input.clone()))
+        match &self.input {
+            Some(input) if self.one_page => Some(DirectPipe(input.clone())),
+            _ => None,
+        }
     }
 
-    /// Closes `input`: the next reader begins with the next message.
+    /// Closes `input`. The next reader begins with the next message.
     pub(crate) fn close_input(&mut self) {
         self.input = None;
     }
 
-    /// Discards bytes that were written and not read. Returns whether there were any.
+    /// Discards bytes that were written and not read, and closes `input` if there were any. Returns
+    /// whether there were any.
     pub(crate) fn discard_unread(&mut self) -> bool {
         let Some(input) = self.input.take_if(|input| has_unread(input)) else {
             return false;
         };
-        // A reader that is there already keeps the pipe with its content, so closing is not enough.
+        // Closing is not enough: for a reader that has it open, the pipe keeps its content.
         if let Ok(reader) = reopen(&input, OFlags::RDONLY) {
             drain(&reader);
         }

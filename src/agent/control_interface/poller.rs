@@ -25,17 +25,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Longest wait of a request for the response to the one before, or until responses are read: some
-/// servers never respond, and some programs only write.
+/// Longest wait of a request until the earlier one has its response and responses are read. Some
+/// servers never respond, and some programs never read.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// First pause before a workload that does not read is tried again; it doubles. The kernel does not
-/// report a new reader.
+/// First pause before the next try to write to a workload that does not read; it doubles. The kernel
+/// does not report a new reader.
 const READER_RETRY: Duration = Duration::from_millis(5);
 /// Longest such pause for a workload that read within [`READER_AWAY`].
 const READER_RETRY_MAX: Duration = Duration::from_millis(100);
-/// Longest such pause for a workload that has not read for [`READER_AWAY`]: each try wakes the
-/// processor.
+/// Longest such pause after that: each try wakes the processor.
 const READER_RETRY_AWAY: Duration = Duration::from_secs(1);
+/// A workload that has not read for this time is tried less often.
 const READER_AWAY: Duration = Duration::from_secs(10);
 
 /// Serves all control interfaces of an agent.
@@ -55,11 +55,11 @@ pub(super) struct PipeLink {
     sending: Option<Sending>,
     /// A large message is being read, or waits for its turn.
     large: Option<Large>,
-    /// The pipe was full; `poll` reports when it is not.
+    /// The pipe was full. `poll` reports when there is space.
     full: bool,
-    /// No process reads now.
+    /// Set while no process reads.
     absent: Option<Absent>,
-    /// A pipe failed: nothing happens until the interface ends.
+    /// A pipe has failed, so the interface is not served any more.
     broken: bool,
 }
 
@@ -70,9 +70,9 @@ struct Large {
     number: u64,
     /// When it began to wait, or to be read.
     since: Instant,
-    /// It is being read.
+    /// It is being read. Otherwise it waits.
     has_turn: bool,
-    /// Those of other workloads wait meanwhile.
+    /// Large messages of other workloads wait for it.
     is_waited_for: bool,
 }
 
@@ -83,7 +83,7 @@ struct Sending {
     sent: usize,
 }
 
-/// A reader that is not there. The kernel does not report a new one, so it is tried again.
+/// The wait for a reader.
 #[derive(Debug)]
 struct Absent {
     since: Instant,
@@ -107,7 +107,7 @@ enum PolledEnd {
 }
 
 impl<C: Clock> Poller<C> {
-    /// A poller that serves the interfaces that are opened in `shared`.
+    /// Returns a poller for the interfaces that are opened in `shared`.
     pub(super) fn new(shared: Arc<HubState>, clock: C) -> Self {
         Self {
             shared,
@@ -168,22 +168,20 @@ impl<C: Clock> Poller<C> {
         true
     }
 
-    /// Lets the next large message be read. One at a time is read, so that memory does not grow
-    /// with the number of workloads, each of which may write one of `max_control_message_size`. The
-    /// next one is that of the workload which has waited longest and has no earlier request under
-    /// way, since it could not be forwarded. A workload's next one is behind those of others.
+    /// Chooses the large message that is read next. Only one is read at a time, so that memory does
+    /// not grow with the number of workloads.
     fn give_turn(&mut self, now: Instant) {
         // First: which links have a large message.
         for link in &mut self.links {
             link.note_large(now);
         }
-        // Then: the next one, when no other is read or waits for `uplink`.
+        // Then: the next one, unless another one is read or waits for `uplink`.
         let is_busy =
             self.links.iter().any(PipeLink::has_turn) || self.shared.uplink.has_large_request();
         if !is_busy && let Some(next) = self.next_large(now) {
             next.begin_turn(now);
         }
-        // Finally: the one that is read has less time while others wait.
+        // Finally: the one that is read has less time if others wait.
         let others_wait = self.links.iter().any(PipeLink::is_waiting);
         for link in &mut self.links {
             if let Some(large) = &mut link.large {
@@ -192,7 +190,7 @@ impl<C: Clock> Poller<C> {
         }
     }
 
-    /// The link whose large message is read next.
+    /// The link whose large message is read next: the one that has waited longest.
     fn next_large(&mut self, now: Instant) -> Option<&mut PipeLink> {
         let mut next: Option<&mut PipeLink> = None;
         for link in &mut self.links {
@@ -238,7 +236,7 @@ impl<C: Clock> Poller<C> {
                 ends.push(PolledEnd::Output(index));
             }
             if let Some(input) = link.pipes.input() {
-                // The end of the reader is reported in any case.
+                // `poll` reports the end of the reader even without flags.
                 let flags = if link.full {
                     PollFlags::OUT
                 } else {
@@ -272,19 +270,17 @@ impl<C: Clock> Poller<C> {
         Ok(Some(events))
     }
 
-    /// Adds links of new interfaces, removes those of ended ones, and restarts the session where a
-    /// container was restarted.
+    /// Adds the links of new interfaces, removes those of ended ones, and restarts those of restarted
+    /// containers.
     fn update_links(&mut self, now: Instant) {
         self.links.append(&mut self.shared.registry.lock().opened);
-        let shared = &self.shared;
-        self.links.retain_mut(|link| {
-            let has_ended = link.interface.ended.load(Ordering::Relaxed);
-            let was_restarted = link.interface.restarted.swap(false, Ordering::Relaxed);
-            if was_restarted && !has_ended {
-                link.restart(now, shared);
+        self.links
+            .retain(|link| !link.interface.ended.load(Ordering::Relaxed));
+        for link in &mut self.links {
+            if link.interface.restarted.swap(false, Ordering::Relaxed) {
+                link.restart(now, &self.shared);
             }
-            !has_ended
-        });
+        }
     }
 }
 
@@ -302,7 +298,7 @@ impl PipeLink {
         }
     }
 
-    /// Carries the effects of the session out.
+    /// Carries out the effects of the session.
     fn act(&mut self, now: Instant, shared: &HubState) {
         while let Some(effect) = self.session.next(now) {
             match effect {
@@ -326,11 +322,13 @@ impl PipeLink {
         };
         let was_discarded = self.pipes.discard_unread();
         if is_begun && !was_discarded {
+            // A part of a message was read already, so its reader must see an end.
             self.pipes.close_input();
         }
         self.full = false;
     }
 
+    /// Puts a response of the agent itself behind those that wait.
     fn answer(&self, response: Response, shared: &HubState) {
         let response = EncodedResponse::new(response);
         let cancels = self.interface.mailbox.lock().put(response);
@@ -338,16 +336,16 @@ impl PipeLink {
     }
 
     /// Forwards a request to the server:
-    /// - not at all, when there is no connection and it cannot wait for one;
-    /// - later, when an earlier request, unread responses or a large request must be waited for;
-    /// - not at all, when the workload has too many subscriptions;
-    /// - otherwise now.
+    /// - it is refused, if there is no connection and it cannot wait for one;
+    /// - it is held, if it must wait for an earlier response, unread responses or a large request;
+    /// - it is refused, if the workload has too many subscriptions;
+    /// - otherwise it is sent.
     fn forward(&mut self, held: HeldRequest, now: Instant, shared: &HubState) {
         let uplink = &shared.uplink;
         let is_connected = uplink.is_connected();
         let content = &held.request.content;
         let is_large = content.memory_bytes() > LARGE_REQUEST;
-        // Locked until it is sent: the response may come at once, and the generation may end.
+        // The lock is held until the request is sent: a response must not come before it is added.
         let mut mailbox = self.interface.mailbox.lock();
         if !is_connected && (is_large || mailbox.must_await_response()) {
             drop(mailbox);
@@ -386,7 +384,7 @@ impl PipeLink {
         {
             return;
         }
-        // Locked until it is sent, as for other requests.
+        // The lock is held until it is sent, as for other requests.
         let mut mailbox = self.interface.mailbox.lock();
         let Some(request) = mailbox.next_renewal() else {
             return;
@@ -404,20 +402,27 @@ impl PipeLink {
             Some(absent) if self.has_something() => Some(absent.next),
             _ => None,
         };
-        let retry_due = match (self.session.paused_since(), self.large_since()) {
-            (Some(since), _) => since + ANSWER_MAX,
-            (None, Some(since)) if self.is_waiting() => since + ANSWER_MAX,
-            _ => {
-                let dues = [reader_due, self.session.deadline(), self.slow_at()];
-                return dues.into_iter().flatten().min();
-            }
+        let waits_since = match self.session.paused_since() {
+            Some(since) => Some(since),
+            None if self.is_waiting() => self.large_since(),
+            None => None,
         };
-        // Later it is tried again with each event.
-        let retry_due = Some(retry_due).filter(|at| *at > now);
-        [reader_due, retry_due].into_iter().flatten().min()
+        let Some(waits_since) = waits_since else {
+            let dues = [reader_due, self.session.deadline(), self.slow_at()];
+            return dues.into_iter().flatten().min();
+        };
+        // Nothing is read while a message waits, so no message is late.
+        let retry_due = waits_since + ANSWER_MAX;
+        if retry_due <= now {
+            return reader_due; // From then on it is retried with each event.
+        }
+        match reader_due {
+            Some(reader_due) => Some(reader_due.min(retry_due)),
+            None => Some(retry_due),
+        }
     }
 
-    /// Notes whether a large message is being read, or waits.
+    /// Notes whether the message in hand is large. A new one begins to wait.
     fn note_large(&mut self, now: Instant) {
         let message = self.session.in_hand();
         if self.broken || message.bytes <= LARGE_REQUEST {
@@ -437,8 +442,8 @@ impl PipeLink {
         });
     }
 
-    /// Whether its large message waits, and could be forwarded once it is read: no request is under
-    /// way, or has been for too long.
+    /// Whether its large message waits and could be forwarded: no earlier request is under way, or
+    /// it has waited too long for that.
     fn can_have_turn(&self, now: Instant) -> bool {
         let Some(large) = &self.large else {
             return false;
@@ -449,7 +454,7 @@ impl PipeLink {
         large.since + ANSWER_MAX <= now || !self.interface.mailbox.lock().must_await_response()
     }
 
-    /// Lets its large message be read.
+    /// Begins to read its large message.
     fn begin_turn(&mut self, now: Instant) {
         if let Some(large) = &mut self.large {
             large.has_turn = true;
@@ -475,6 +480,7 @@ impl PipeLink {
         }
     }
 
+    /// Since when its large message has waited, or has been read.
     fn large_since(&self) -> Option<Instant> {
         self.large.as_ref().map(|large| large.since)
     }
@@ -493,7 +499,7 @@ impl PipeLink {
         self.sending.is_some() || self.interface.mailbox.lock().has_any(is_established)
     }
 
-    /// Begins again for the restarted container.
+    /// Begins a new session for the restarted container.
     fn restart(&mut self, now: Instant, shared: &HubState) {
         if self.broken {
             return;
@@ -505,7 +511,10 @@ impl PipeLink {
         self.write(now);
     }
 
+    /// Handles the events of `poll`: reads the bytes of the workload, and notes the closed ends of
+    /// the pipes.
     fn on_events(&mut self, events: LinkEvents, now: Instant, shared: &HubState, room: &mut [u8]) {
+        // First: the pipe that the workload reads.
         let LinkEvents { output, input } = events;
         if input.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
             self.pipes.close_input();
@@ -517,8 +526,8 @@ impl PipeLink {
         if output.is_empty() {
             return;
         }
-        // No process has it open for writing. A next writer may open it before it is read, and
-        // reading does not show the end of the one before.
+        // Then: the pipe that it writes. The next writer may open it before this thread reads, and
+        // then a read does not show that the earlier one has closed it. So the event decides.
         let writer_gone = output.contains(PollFlags::HUP);
         let has_bytes = output.contains(PollFlags::IN);
         if writer_gone && !has_bytes {
@@ -530,7 +539,7 @@ impl PipeLink {
                 self.session.on_bytes(&room[..count]);
                 self.act(now, shared);
                 if writer_gone && has_bytes && count < room.len() {
-                    self.session.on_close(); // All bytes of it are read.
+                    self.session.on_close(); // All bytes of the earlier writer are read.
                 }
             }
             Ok(ReadOutcome::Closed) => self.session.on_close(),
@@ -539,6 +548,7 @@ impl PipeLink {
         }
     }
 
+    /// Retries a held request, and ends the session if a message takes too long.
     fn on_time(&mut self, now: Instant, shared: &HubState) {
         if self.broken {
             return;
@@ -553,7 +563,8 @@ impl PipeLink {
         let is_late = self.session.deadline().is_some_and(|at| at <= now);
         let is_slow = self.slow_at().is_some_and(|at| at <= now);
         if is_late || is_slow {
-            self.session.on_late(!is_late);
+            let others_wait = !is_late;
+            self.session.on_late(others_wait);
             self.act(now, shared);
         }
     }
@@ -570,6 +581,7 @@ impl PipeLink {
         }
         let mut budget = PIPE_TURN;
         while budget > 0 {
+            // First: the message. A new one begins only when the earlier one was read.
             if self.sending.is_none() && self.has_something() && !self.pipes.is_drained() {
                 return self.wait_until_drained(now);
             }
@@ -580,6 +592,7 @@ impl PipeLink {
             let Some(mut sending) = next else {
                 return;
             };
+            // Then: as much of it as the pipe takes.
             match self.pipes.write(&sending.bytes, sending.sent) {
                 Ok(WriteOutcome::Bytes(count)) => {
                     self.absent = None;
@@ -603,12 +616,12 @@ impl PipeLink {
                 Err(error) => return self.fail(&error),
             }
         }
-        // Other workloads come first; `poll` reports at once whether there is space.
+        // Other workloads come first. `poll` will report at once that there is space.
         self.full = self.has_something();
     }
 
-    /// Leaves the pipe to the next response until the next turn, when this link has nothing to do
-    /// with it and waits for nothing else.
+    /// Leaves the pipe to the next response until the next turn, if the link is idle. `rx:server` can
+    /// then write the response without waking this thread.
     fn leave_pipe(&self) {
         let is_idle = !self.broken
             && !self.full
@@ -625,7 +638,7 @@ impl PipeLink {
         }
     }
 
-    /// Waits until the message that was written last is read.
+    /// Begins to wait until the workload has read the last message.
     fn wait_until_drained(&mut self, now: Instant) {
         if self.pipes.reports_drained() {
             self.full = true;
@@ -634,22 +647,28 @@ impl PipeLink {
         }
     }
 
+    /// Takes the next message out of the mailbox.
     fn next_message(&mut self) -> Option<Sending> {
         let is_established = self.session.is_established();
         let bytes = self.interface.mailbox.lock().pop(is_established)?;
         Some(Sending { bytes, sent: 0 })
     }
 
-    /// Forgets a message that was begun: the next reader must not begin in the middle of it.
+    /// Drops a message that was begun: the next reader must not begin in the middle of it.
     fn forget_begun(&mut self) {
-        self.sending.take_if(|sending| sending.sent > 0);
+        if let Some(sending) = &self.sending
+            && sending.sent > 0
+        {
+            self.sending = None;
+        }
         self.full = false;
     }
 
+    /// Begins or continues to wait for a reader, with a longer pause each time.
     fn wait_for_reader(&mut self, now: Instant) {
         let absent = self.absent.get_or_insert(Absent {
             since: now,
-            pause: READER_RETRY / 2,
+            pause: READER_RETRY / 2, // It is doubled below.
             next: now,
         });
         let away = now.saturating_duration_since(absent.since) >= READER_AWAY;
@@ -662,6 +681,7 @@ impl PipeLink {
         absent.next = now + absent.pause;
     }
 
+    /// Stops serving the interface, since a pipe has failed.
     fn fail(&mut self, error: &std::io::Error) {
         let _source = log_source(self.interface.workload.clone());
         warn!(

@@ -1,6 +1,6 @@
 //! The protocol of one workload: hello, authorisation, forwarding of requests.
 //!
-//! Thread: `control`. Owns: bytes that are no whole message yet, whether the workload has sent a
+//! Thread: `control`. Owns: the bytes of an incomplete message, whether the workload has sent a
 //! hello, one request that waits. Gives: [`SessionEffect`]s, and waits for nothing.
 
 use crate::limits::CONTROL_MESSAGE_TIME;
@@ -22,23 +22,22 @@ const HELLO_MISSING: &str = "Initial Hello missing!";
 const UNDECODABLE: &str = "Could not decode protobuf data";
 const DENIED: &str = "Access denied";
 
-/// Longest text that the agent puts before an id, beside the name of the workload.
+/// Bytes of the longest text that the agent puts before an id, without the name of the workload.
 const PREFIX_MAX: usize = "@4294967295@".len();
-/// A large message must be complete after this time when others wait for its turn.
+/// A large message must be complete after this time if others wait until it is read.
 pub(super) const LARGE_TIME: Duration = Duration::from_secs(2);
 const _: () = assert!(LARGE_TIME.as_secs() < CONTROL_MESSAGE_TIME.as_secs());
 
 /// An effect of a session, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SessionEffect {
-    /// The response to a hello, or the end of the session, before all other messages.
+    /// Write the response to a hello, or the end of the session, before all other messages.
     Greet(ToWorkload),
-    /// A response of the agent itself, after all pending ones.
+    /// Write a response of the agent itself, after all pending ones.
     Answer(Response),
-    /// A new generation begins: requests and unread responses of an earlier user of the pipes are
-    /// dropped.
+    /// Begin a new generation: drop requests and unread responses of an earlier user of the pipes.
     Begin,
-    /// A request for the server. When it has to wait, [`ControlSession::hold`] gets it back.
+    /// Forward a request to the server. If it must wait, give it back with [`ControlSession::hold`].
     Forward(HeldRequest),
 }
 
@@ -47,11 +46,12 @@ enum SessionStage {
     /// Waits for a hello.
     New,
     Established,
-    /// The workload got the reason. Its further bytes are ignored until it closes its pipe.
+    /// The session was ended for a reason that the workload was sent. Further bytes are ignored until
+    /// it closes its pipe.
     Refused,
 }
 
-/// A request that has waited since then.
+/// A request, and when it was received.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeldRequest {
     pub request: Request,
@@ -61,7 +61,7 @@ pub struct HeldRequest {
 /// The message that is being read, or the request that waits.
 pub(crate) struct MessageInHand {
     pub(crate) bytes: usize,
-    /// Counts the messages of a session.
+    /// Its number in the session.
     pub(crate) number: u64,
 }
 
@@ -71,23 +71,24 @@ pub struct ControlSession {
     workload: Name,
     authorizer: Authorizer,
     stage: SessionStage,
-    /// The workload has closed its pipe since its last hello: the next hello may come from another
+    /// The workload has closed its pipe since its last hello, so the next hello may be from another
     /// process.
     closed_since_hello: bool,
     buffer: FrameBuffer,
-    /// When the message began that is not complete.
+    /// When the incomplete message began.
     began: Option<Instant>,
-    /// Bytes of the message that was read last.
+    /// The size of the last message, in bytes.
     message_bytes: usize,
-    /// Messages that were read.
+    /// The number of messages until now.
     messages: u64,
-    /// A request that waits; nothing is read meanwhile.
+    /// The request that waits. Meanwhile no message is decoded.
     held: Option<HeldRequest>,
     effects: VecDeque<SessionEffect>,
 }
 
 impl ControlSession {
-    /// A session that waits for the hello of `workload`. Its messages may have `message_max` bytes.
+    /// Returns a session that waits for the hello of `workload`. A message may have up to
+    /// `message_max` bytes.
     pub fn new(workload: Name, authorizer: Authorizer, message_max: usize) -> Self {
         Self {
             workload,
@@ -103,12 +104,12 @@ impl ControlSession {
         }
     }
 
-    /// Whether the workload has sent a hello and may get responses.
+    /// Whether the workload has sent a hello, so that it may get responses.
     pub fn is_established(&self) -> bool {
         self.stage == SessionStage::Established
     }
 
-    /// Since when a request waits. Nothing is read meanwhile.
+    /// Since when a request waits, if one does. Nothing is read meanwhile.
     pub(crate) fn paused_since(&self) -> Option<Instant> {
         self.held.as_ref().map(|held| held.since)
     }
@@ -128,19 +129,19 @@ impl ControlSession {
         }
     }
 
-    /// Restarts the time to complete a message, which could not be read for a while.
+    /// Restarts the time in which a message must be complete, since it was not read for a while.
     pub(crate) fn on_resume(&mut self, now: Instant) {
         if self.began.is_some() {
             self.began = Some(now);
         }
     }
 
-    /// When a message that began must be complete.
+    /// When an incomplete message must be complete, if there is one.
     pub fn deadline(&self) -> Option<Instant> {
         self.began.map(|began| began + CONTROL_MESSAGE_TIME)
     }
 
-    /// The workload wrote something.
+    /// Takes bytes that the workload has written.
     // [impl->swdd~agent-listens-for-requests-from-pipe~1]
     pub fn on_bytes(&mut self, bytes: &[u8]) {
         if self.stage != SessionStage::Refused {
@@ -148,19 +149,19 @@ impl ControlSession {
         }
     }
 
-    /// Tries again to forward the request that waits.
+    /// Makes the forwarding of the request that waits the next effect.
     pub(crate) fn retry_held(&mut self) {
         if let Some(held) = self.held.take() {
             self.effects.push_back(SessionEffect::Forward(held));
         }
     }
 
-    /// Lets a request wait. Nothing is read meanwhile.
+    /// Holds a request back, until [`Self::retry_held`]. Nothing is read meanwhile.
     pub(crate) fn hold(&mut self, held: HeldRequest) {
         self.held = Some(held);
     }
 
-    /// The workload has closed its pipe. A partial message is dropped; the session continues.
+    /// Drops a partial message, since the workload has closed its pipe. The session continues.
     pub fn on_close(&mut self) {
         self.closed_since_hello = true;
         self.forget_partial();
@@ -169,7 +170,7 @@ impl ControlSession {
         }
     }
 
-    /// The container was restarted: the new one must send a hello.
+    /// Begins again for a restarted container, which must send a hello.
     pub(crate) fn on_restart(&mut self) {
         self.stage = SessionStage::New;
         self.closed_since_hello = false;
@@ -178,8 +179,8 @@ impl ControlSession {
         self.effects.push_back(SessionEffect::Begin);
     }
 
-    /// A message takes too long: [`Self::deadline`] has come, or messages of other workloads wait
-    /// for it.
+    /// Ends the session, since a message takes too long: its [`Self::deadline`] has passed, or
+    /// messages of other workloads wait for it.
     pub fn on_late(&mut self, others_wait: bool) {
         let reason = match self.stage {
             SessionStage::New => UNDECODABLE.to_owned(),
@@ -195,7 +196,8 @@ impl ControlSession {
         self.refuse(reason);
     }
 
-    /// Returns the next effect of the bytes and events until now.
+    /// Returns the next effect of the bytes and events until now; `None` when there is no further
+    /// one.
     pub fn next(&mut self, now: Instant) -> Option<SessionEffect> {
         loop {
             if let Some(effect) = self.effects.pop_front() {
@@ -222,7 +224,7 @@ impl ControlSession {
                     return None;
                 }
                 Err(error) => {
-                    // Before a hello the error has no details.
+                    // Before a hello the workload may be anything, so it gets no details.
                     let reason = if self.stage == SessionStage::New {
                         UNDECODABLE.to_owned()
                     } else {
@@ -254,6 +256,7 @@ impl ControlSession {
         }
     }
 
+    /// Accepts a hello, or refuses one with a version that is not compatible.
     fn on_hello(&mut self, version: &str) {
         if let Err(reason) = check_compatible(version) {
             return self.refuse(reason);
@@ -278,13 +281,14 @@ impl ControlSession {
             .push_back(SessionEffect::Greet(ToWorkload::Accepted));
     }
 
+    /// Answers a request that is not allowed, and forwards any other one.
     // [impl->swdd~agent-authorizes-control-interface-requests~1]
     fn on_request(&mut self, request: Request, now: Instant) {
-        let whole = self.workload.len() + PREFIX_MAX + request.id.len();
-        if whole > REQUEST_ID_MAX {
-            // The server refuses it as well; here the id takes no memory on the way there and back.
+        let id_bytes = self.workload.len() + PREFIX_MAX + request.id.len();
+        if id_bytes > REQUEST_ID_MAX {
+            // The server would refuse it as well, but until then the id would use memory.
             let reason = format!(
-                "the request id has {whole} bytes with what the agent puts before it, at most {REQUEST_ID_MAX} are allowed"
+                "the request id has {id_bytes} bytes with what the agent puts before it, at most {REQUEST_ID_MAX} are allowed"
             );
             return self.refuse_request(request.id, &reason);
         }
@@ -335,6 +339,7 @@ impl ControlSession {
             .push_back(SessionEffect::Answer(Response { id, content }));
     }
 
+    /// Ends the session for this reason, until the workload closes its pipe.
     fn refuse(&mut self, reason: String) {
         let _source = log_source(self.workload.clone());
         warn!(
@@ -349,6 +354,8 @@ impl ControlSession {
             .push_back(SessionEffect::Greet(ToWorkload::Closed { reason }));
     }
 
+    /// Drops the bytes of an incomplete message. While a request waits, the buffer may contain whole
+    /// messages, so it stays.
     fn forget_partial(&mut self) {
         if self.held.is_none() {
             self.buffer.clear();
@@ -356,6 +363,7 @@ impl ControlSession {
         self.began = None;
     }
 
+    /// Logs a fault of the workload.
     fn complain(&self, text: &str) {
         warn!("Workload '{}': {text}", self.workload);
     }
