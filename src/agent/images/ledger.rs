@@ -1,5 +1,5 @@
-//! The ledger of images that workloads of this agent have used: which of them are still needed, and
-//! its file.
+//! The ledger of the images that workloads of this agent have used, and its file. Its rules decide
+//! which images are still needed.
 //!
 //! Thread: `images`, which owns it; plain values and rules.
 
@@ -22,17 +22,18 @@ use std::path::{Path, PathBuf};
 pub(crate) const FILE: &str = "known-images.json";
 /// The text before the checksum in its first line.
 const HEADER: &str = "ankaios-lite known images 1 sha256:";
-/// Days on which the agent ran for which the last version of a deleted workload is kept.
+/// How long the images of the last version of a deleted workload are kept, in days on which the
+/// agent ran.
 pub(super) const DELETED_DAYS: u32 = 30;
-/// Versions of all workloads that are remembered, some 200 bytes of the file each; the images of
-/// forgotten ones stay. A workload with rights could let the file grow without end otherwise.
+/// Versions of all workloads in the ledger. Each takes some 200 bytes of the file, which a workload
+/// with rights could otherwise let grow without end. The images of forgotten ones are not removed.
 pub(super) const VERSIONS_MAX: usize = 2048;
 
 /// The ledger of all workloads.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Ledger {
-    /// Counts uses and starts, which gives their order.
+    /// The number of the newest use or start. Numbers give their order.
     newest: u64,
     /// The last day that was counted, in days since 1970.
     day: u64,
@@ -48,18 +49,18 @@ pub(super) struct KnownWorkload {
     pub(super) versions: Vec<Version>,
 }
 
-/// One instance that was started, staged or prepared.
+/// A version of a workload: an instance that was started, staged or prepared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Version {
     pub(super) id: String,
     pub(super) runtime: String,
     pub(super) images: Vec<KnownImage>,
-    /// Number of its first use after another version.
+    /// The number of its first use.
     used: u64,
-    /// Number of its first start after another version; 0 of one that was never started.
+    /// The number of its first start after that of another version; 0 if it was never started.
     ran: u64,
-    /// Whether its images must stay, by the rules as they were applied last.
+    /// Its images must stay, as the rules were applied last.
     pub(super) is_needed: bool,
 }
 
@@ -67,17 +68,17 @@ pub(super) struct Version {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct KnownImage {
-    /// As the manifest has it; of one that is loaded from a file, as the store has it.
+    /// The name in the manifest; for an image that is loaded from a file, the name in the store.
     pub(super) name: String,
     /// `None` until it was seen in the store.
     pub(super) id: Option<String>,
     pub(super) bytes: Option<u64>,
-    /// The name means another image by now, so nothing needs this one any more.
+    /// Its name belongs to another image by now, so nothing needs this one any more.
     #[serde(default)]
     is_superseded: bool,
 }
 
-/// One of the stores in which engines have their images. podman and podman-kube share one.
+/// A store in which an engine has its images. podman and podman-kube share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StoreKind {
     Podman,
@@ -115,13 +116,13 @@ pub(crate) struct UnneededImage {
 /// The decision about an unneeded image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// There is nothing to remove: it is gone, cannot be removed, or others have named it.
+    /// It is gone, cannot be removed, or belongs to others: forget it.
     Forget,
-    /// A container has it, or a needed version means it in another way.
+    /// A container uses it, or a needed version names it: keep it for now.
     Keep,
     Remove {
         removal: ImageRemoval,
-        /// Bytes that this frees at most.
+        /// The most bytes that this can free.
         bytes: u64,
     },
 }
@@ -135,13 +136,12 @@ pub(super) struct Needed {
 }
 
 impl Needed {
+    /// Adds an image of a needed version: the one that has its name in the store now, and the one
+    /// that was used.
     fn add(&mut self, store: &ImageStore, used: &KnownImage) {
-        let by_name = if is_of_file(&used.name) {
-            None
-        } else {
-            store.find(&used.name)
-        };
-        if let Some(image) = by_name {
+        if !is_of_file(&used.name)
+            && let Some(image) = store.find(&used.name)
+        {
             self.ids.insert(image.id.clone());
             if let Some(name) = image.name_for(&used.name) {
                 self.names.insert((image.id.clone(), name.to_owned()));
@@ -158,7 +158,8 @@ impl Needed {
 impl Ledger {
     // -------------------------------------------------------------------- uses
 
-    /// Notes that an instance is about to be used with these images. Returns whether that is new.
+    /// Notes that an engine is about to use these images for an instance. Returns whether that is
+    /// new.
     // [impl->swdd~agent-knows-images-before-their-use~1]
     pub(super) fn note_use(
         &mut self,
@@ -192,13 +193,14 @@ impl Ledger {
         true
     }
 
-    /// Forgets the oldest version of the workload with the most when there are more than
-    /// [`VERSIONS_MAX`], so that a workload that changes often displaces no version of others.
+    /// Forgets a version if there are more than [`VERSIONS_MAX`]. It is the oldest one of the workload
+    /// with the most versions, so that a workload that changes often displaces only its own.
     fn forget_above_bound(&mut self) {
         let count: usize = self.workloads.values().map(|one| one.versions.len()).sum();
         if count <= VERSIONS_MAX {
             return;
         }
+        // Of several workloads with the most versions, that with the oldest one.
         let longest = self.workloads.iter_mut().max_by_key(|(_, workload)| {
             let oldest = workload.versions.first().map(|version| version.used);
             (workload.versions.len(), Reverse(oldest))
@@ -214,8 +216,8 @@ impl Ledger {
         self.workloads.retain(|_, one| !one.versions.is_empty());
     }
 
-    /// Notes that an instance was started. Returns whether that is new: the version that ran last
-    /// may be started again and again.
+    /// Notes that an instance was started. Returns whether that is new: not if this version was the
+    /// last one to run, since it may be restarted again and again.
     pub(super) fn note_start(&mut self, instance: &InstanceName, runtime: &str) -> bool {
         let Some(workload) = self.workloads.get_mut(&*instance.workload) else {
             return false;
@@ -232,13 +234,17 @@ impl Ledger {
         true
     }
 
-    /// Whether an image of a needed version of this store was never seen in it.
+    /// Whether a needed version has an image that was never seen in this store.
     pub(super) fn has_unseen(&self, kind: StoreKind) -> bool {
-        let versions = self.versions(kind);
-        let mut needed = versions.iter().filter(|(_, version)| version.is_needed);
-        needed.any(|(_, version)| version.images.iter().any(|image| image.id.is_none()))
+        for (_, version) in self.versions(kind) {
+            if version.is_needed && version.images.iter().any(|image| image.id.is_none()) {
+                return true;
+            }
+        }
+        false
     }
 
+    /// Whether any version has images in this store.
     pub(super) fn has_store(&self, kind: StoreKind) -> bool {
         !self.versions(kind).is_empty()
     }
@@ -258,10 +264,11 @@ impl Ledger {
 
     // ------------------------------------------------------------------- needs
 
-    /// Counts the days since workloads were deleted. Clocks of vehicles are wrong and are set, so
-    /// no times are compared: a day counts when its number is higher than all before, or when the
-    /// agent has run for a whole day. A step of the clock counts one day at most. Returns whether
-    /// anything has changed.
+    /// Adds a day to all deleted workloads, if `today` is later than the last day, or if the agent
+    /// has run for a whole day. Returns whether anything has changed.
+    ///
+    /// Clocks of vehicles are wrong and are set. Since no times are compared, a step of the clock
+    /// adds one day at most.
     // [impl->swdd~agent-keeps-images-of-deleted-workloads~1]
     pub(super) fn count_day(&mut self, today: u64, has_run_a_day: bool) -> bool {
         if today <= self.day && !has_run_a_day {
@@ -278,20 +285,23 @@ impl Ledger {
         has_counted
     }
 
-    /// Whether days count for any workload.
+    /// Whether images of a deleted workload are kept until more days have passed.
     pub(super) fn has_deleted(&self) -> bool {
-        let mut workloads = self.workloads.values();
-        workloads.any(|workload| {
-            let is_counted = workload
-                .deleted_days
-                .is_some_and(|days| days < DELETED_DAYS);
-            is_counted && !workload.versions.is_empty()
-        })
+        for workload in self.workloads.values() {
+            if let Some(days) = workload.deleted_days
+                && days < DELETED_DAYS
+                && !workload.versions.is_empty()
+            {
+                return true;
+            }
+        }
+        false
     }
 
-    /// Applies the needs. Returns whether anything has changed.
+    /// Decides which versions are needed. Returns whether anything has changed.
     pub(super) fn apply(&mut self, needs: &ImageNeeds, history: usize) -> bool {
         let before = self.clone();
+        // First: versions that this ledger lacks, since the agent runs them without a start.
         for (name, instances) in &needs.workloads {
             for added in &instances.started {
                 let runtime = &added.workload.runtime;
@@ -304,6 +314,7 @@ impl Ledger {
                 workload.deleted_days = None;
             }
         }
+        // Then: the needs of each workload.
         for (name, workload) in &mut self.workloads {
             let instances = needs.workloads.get(&**name);
             let is_desired = instances.is_some_and(|instances| instances.desired.is_some());
@@ -315,8 +326,8 @@ impl Ledger {
         *self != before
     }
 
-    /// The images of a store that must stay: those of needed versions, of this agent and of others,
-    /// and those that desired workloads name.
+    /// The images of a store that must stay: those of needed versions of all agents, and those that
+    /// workloads of this agent name.
     pub(super) fn needed(
         &self,
         kind: StoreKind,
@@ -327,7 +338,10 @@ impl Ledger {
         let mut needed = Needed::default();
         for ledger in others.iter().chain([self]) {
             for (_, version) in ledger.versions(kind) {
-                for image in version.images.iter().filter(|_| version.is_needed) {
+                if !version.is_needed {
+                    continue;
+                }
+                for image in &version.images {
                     needed.add(store, image);
                 }
             }
@@ -349,7 +363,7 @@ impl Ledger {
 
     // ------------------------------------------------------------------- store
 
-    /// Updates the ids of names from the store. Returns whether anything has changed.
+    /// Updates the ids of images from a listing of the store. Returns whether anything has changed.
     pub(super) fn see(&mut self, kind: StoreKind, store: &ImageStore, agent: &str) -> bool {
         let before = self.clone();
         for (name, workload) in &mut self.workloads {
@@ -363,9 +377,10 @@ impl Ledger {
         *self != before
     }
 
-    /// The bytes of all images that were seen, and of those that no version of any workload needs.
+    /// The bytes of the images of each workload: of all, and of those that no workload needs.
     // [impl->swdd~agent-shows-bytes-of-images~1]
     pub(super) fn bytes(&self) -> BTreeMap<String, ImageBytes> {
+        // First: which images are needed, and the size of each.
         let mut needed = BTreeSet::new();
         let mut seen: BTreeMap<&String, BTreeMap<&String, u64>> = BTreeMap::new();
         for (name, workload) in &self.workloads {
@@ -382,6 +397,7 @@ impl Ledger {
                 }
             }
         }
+        // Then: the sums.
         let mut all = BTreeMap::new();
         for (name, images) in seen {
             let mut bytes = ImageBytes::default();
@@ -396,7 +412,7 @@ impl Ledger {
         all
     }
 
-    /// The images of a store that no version needs.
+    /// The images of a store in versions that are not needed. Another version may need them.
     pub(super) fn unneeded(&self, kind: StoreKind) -> Vec<UnneededImage> {
         let mut images = BTreeSet::new();
         for (workload, version) in self.versions(kind) {
@@ -413,19 +429,20 @@ impl Ledger {
         images.into_iter().collect()
     }
 
-    /// Forgets an image of which there is nothing to remove.
+    /// Forgets an unneeded image, which was removed or is not ours.
     pub(super) fn forget(&mut self, kind: StoreKind, gone: &UnneededImage) {
         let Some(workload) = self.workloads.get_mut(&gone.workload) else {
             return;
         };
         for version in &mut workload.versions {
-            let is_needed = version.is_needed;
-            if StoreKind::of_runtime(&version.runtime) == kind {
-                version.images.retain(|image| {
-                    let is_it = image.name == gone.name && image.id == gone.id;
-                    !is_it || is_needed && !image.is_superseded
-                });
+            if StoreKind::of_runtime(&version.runtime) != kind {
+                continue;
             }
+            let is_version_needed = version.is_needed;
+            version.images.retain(|image| {
+                let is_needed = is_version_needed && !image.is_superseded;
+                is_needed || image.name != gone.name || image.id != gone.id
+            });
         }
         workload
             .versions
@@ -441,48 +458,58 @@ impl KnownWorkload {
         versions.find(|version| *version.id == *instance.id && version.runtime == runtime)
     }
 
+    /// The index of the version of this instance.
+    fn index_of(&self, added: &AddedWorkload) -> Option<usize> {
+        self.versions.iter().position(|version| {
+            version.id == *added.instance.id && version.runtime == *added.workload.runtime
+        })
+    }
+
     /// Decides which versions are needed:
-    /// - all desired, staged, prepared or existing ones, and the last `history` others that ran;
-    /// - the last one that ran, while the desired one never ran;
-    /// - of a deleted workload the last one for [`DELETED_DAYS`].
+    /// - those that are desired, staged, prepared or present, and the last `history` others that ran;
+    /// - the last one that ran, as long as the desired one never ran;
+    /// - of a deleted workload, the last one for [`DELETED_DAYS`].
     // [impl->swdd~agent-keeps-needed-images~1]
     fn apply(&mut self, instances: Option<&NeededInstances>, history: usize) {
+        // First: the instances that the scheduler has named.
         let mut needed = BTreeSet::new();
-        for added in instances.iter().flat_map(|instances| instances.all()) {
-            let id = &*added.instance.id;
-            let runtime = &*added.workload.runtime;
-            let mut versions = self.versions.iter();
-            needed.extend(versions.position(|one| one.id == id && one.runtime == runtime));
-        }
-        let desired = instances.and_then(|instances| instances.desired.as_ref());
-        let is_desired = |version: &Version| match desired {
-            Some(desired) => {
-                version.id == *desired.instance.id && version.runtime == *desired.workload.runtime
+        let mut desired = None;
+        if let Some(instances) = instances {
+            for added in instances.all() {
+                needed.extend(self.index_of(added));
             }
-            None => false,
-        };
-        let desired_ran = self
-            .versions
-            .iter()
-            .any(|version| is_desired(version) && version.ran > 0);
-        // The newest first. A deleted workload may have versions that never ran.
-        let mut order: Vec<usize> = (0..self.versions.len()).collect();
-        order.sort_by_key(|index| {
+            if let Some(added) = &instances.desired {
+                desired = self.index_of(added);
+            }
+        }
+        // Then: some of the others, the newest first.
+        let mut others: Vec<usize> = Vec::new();
+        let mut has_desired_run = false;
+        for (index, version) in self.versions.iter().enumerate() {
+            if Some(index) != desired {
+                others.push(index);
+            } else {
+                has_desired_run = version.ran > 0;
+            }
+        }
+        others.sort_by_key(|index| {
             let version = &self.versions[*index];
             Reverse((version.ran, version.used))
         });
-        let mut others = order
-            .iter()
-            .filter(|index| !is_desired(&self.versions[**index]));
         match self.deleted_days {
-            Some(days) if days < DELETED_DAYS => needed.extend(others.next()),
+            Some(days) if days < DELETED_DAYS => needed.extend(others.first()),
             Some(_) => {}
             None => {
-                let kept = if desired_ran { history } else { history.max(1) };
-                let ran = others.filter(|index| self.versions[**index].ran > 0);
-                needed.extend(ran.take(kept));
+                let kept = if has_desired_run {
+                    history
+                } else {
+                    history.max(1)
+                };
+                others.retain(|index| self.versions[*index].ran > 0);
+                needed.extend(others.iter().take(kept));
             }
         }
+        // Finally: all versions.
         for (index, version) in self.versions.iter_mut().enumerate() {
             version.is_needed = needed.contains(&index);
         }
@@ -490,7 +517,8 @@ impl KnownWorkload {
 }
 
 impl Version {
-    /// Updates the ids of its images from the store.
+    /// Updates the ids of its images from a listing of the store. If a name belongs to another image
+    /// now, the earlier image is kept as superseded.
     fn see(&mut self, store: &ImageStore, instance: &InstanceName) {
         let mut superseded = Vec::new();
         for image in &mut self.images {
@@ -510,7 +538,7 @@ impl Version {
             }
             if image.id.is_some() {
                 if !self.is_needed {
-                    continue; // The name belongs to others now.
+                    continue; // Others use the name now.
                 }
                 superseded.push(KnownImage {
                     is_superseded: true,
@@ -527,17 +555,20 @@ impl Version {
     }
 }
 
-/// Decides about an image that no version needs under this name. One image may have several names,
-/// of which another may be needed.
+/// Decides about an image of a version that is not needed. The image may have several names, and
+/// another version may need it under one of them.
 // [impl->swdd~agent-removes-replaced-images~1]
 pub(super) fn decide(image: &UnneededImage, store: &ImageStore, needed: &Needed) -> Decision {
     let found = match &image.id {
         Some(id) => store.with_id(id),
         None => store.find(&image.name),
     };
-    let Some(found) = found.filter(|found| !found.is_read_only) else {
+    let Some(found) = found else {
         return Decision::Forget;
     };
+    if found.is_read_only {
+        return Decision::Forget;
+    }
     if store.is_in_use(found) {
         return Decision::Keep;
     }
@@ -558,11 +589,12 @@ pub(super) fn decide(image: &UnneededImage, store: &ImageStore, needed: &Needed)
         return Decision::Keep;
     }
     if name.is_none() && !found.names.is_empty() {
-        return Decision::Forget; // Others have named it.
+        return Decision::Forget; // Only others have named it.
     }
     whole(found, name)
 }
 
+/// The decision to remove a whole image.
 fn whole(image: &LocalImage, name: Option<&str>) -> Decision {
     Decision::Remove {
         removal: ImageRemoval::Image {
@@ -581,13 +613,14 @@ pub(crate) struct LedgerFolder {
     /// The folder with one folder for each agent.
     pub(crate) agents: PathBuf,
     pub(crate) agent: String,
-    /// The end of the name of such a folder, behind the name of the agent.
+    /// The end of the name of such a folder, after the name of the agent.
     pub(crate) ending: &'static str,
-    /// The folder in it.
+    /// The folder in it; empty for itself.
     pub(crate) inner: &'static str,
 }
 
 impl LedgerFolder {
+    /// The folder of this agent.
     pub(crate) fn path(&self) -> PathBuf {
         let own = self.agents.join(format!("{}{}", self.agent, self.ending));
         if self.inner.is_empty() {
@@ -597,10 +630,10 @@ impl LedgerFolder {
         }
     }
 
-    /// Reads the ledger; an empty one when no agent has written it.
+    /// Reads the ledger; an empty one if there is no file.
     ///
     /// # Errors
-    /// Why the file cannot be read; it names the file.
+    /// A text that says why the file cannot be read, and names it.
     // [impl->swdd~agent-removes-nothing-with-damaged-knowledge~1]
     pub(super) fn read(&self) -> Result<Ledger, String> {
         let path = self.path();
@@ -618,10 +651,10 @@ impl LedgerFolder {
         checked_file::replace(&path, FILE, &checked_file::text(HEADER, &body))
     }
 
-    /// Reads the ledgers of other agents of the same user, which may have the same stores.
+    /// Reads the ledgers of other agents of the same user, which may use the same stores.
     ///
     /// # Errors
-    /// Why a file cannot be read; it names the file.
+    /// A text that says why a file cannot be read, and names it.
     // [impl->swdd~agent-leaves-images-of-other-agents~1]
     pub(super) fn read_others(&self) -> Result<Vec<Ledger>, String> {
         let mut others = Vec::new();
@@ -633,16 +666,18 @@ impl LedgerFolder {
         for entry in entries {
             let entry = entry.map_err(|error| failed(&self.agents, error))?;
             let name = entry.file_name();
-            let agent = name
-                .to_str()
-                .and_then(|name| name.strip_suffix(self.ending));
-            if agent.is_none_or(|agent| agent == self.agent) {
+            let Some(name) = name.to_str() else {
+                continue;
+            };
+            let Some(agent) = name.strip_suffix(self.ending) else {
+                continue;
+            };
+            if agent == self.agent {
                 continue;
             }
             let folder = entry.path();
-            // Another user has another store.
             if PrivateFolder::existing(&folder).is_err() {
-                continue;
+                continue; // It belongs to another user, who has another store.
             }
             let folder = folder.join(self.inner);
             let read = read_in(&folder).map_err(|error| failed(&folder.join(FILE), error))?;
@@ -652,6 +687,7 @@ impl LedgerFolder {
     }
 }
 
+/// The text of an error with this file or folder.
 fn failed(path: &Path, error: impl std::fmt::Display) -> String {
     format!("'{}': {error}", path.display())
 }
@@ -675,7 +711,7 @@ fn read_in(folder: &Path) -> Result<Option<Ledger>, String> {
 }
 
 impl NeededInstances {
-    /// All of them.
+    /// All instances. One may be named several times.
     pub(super) fn all(&self) -> impl Iterator<Item = &AddedWorkload> {
         let others = self.others.iter().chain(&self.started);
         self.desired.iter().chain(others)

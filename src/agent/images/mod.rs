@@ -1,9 +1,9 @@
 //! Removes images that no workload of this agent needs any more. Only with the setting
 //! `image_cleanup`; without it there is no thread, file or call.
 //!
-//! Only images that an instance of this agent has used can be removed. They are written to a file
-//! before the engine is called. The needs are decided again before each removal, and removals are
-//! done one by one, when nothing has changed for a while and no start is under way.
+//! Only images that an instance of this agent has used can be removed: they are written to a file
+//! before the engine is called. A pass begins when nothing has changed for a while and no start is
+//! under way. It removes one image after the other, and decides again before each removal.
 //!
 //! Thread: `images`; a thread `image-call` for each call of an engine, which it waits for together
 //! with its other events, so that a start never waits for more than one removal.
@@ -35,26 +35,25 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long nothing may have changed before images are removed: an update that fails has been
-/// rolled back by then, and a boot is over.
+/// Images are removed when nothing has changed for this time. By then a boot is over, and an update
+/// that has failed is rolled back.
 const QUIET_TIME: Duration = Duration::from_secs(10 * 60);
-/// Pause before a search that met an engine call under way. Most calls take less.
+/// Pause before the next pass if an engine call was under way. Most calls take less.
 const BUSY_PAUSE: Duration = Duration::from_secs(60);
-/// Pause before a removal that has failed, or of an image that is in use, is tried again.
+/// Pause before the next try, if a removal has failed or the image is in use.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// Longest wait of a sample of the usage for the bytes of images. A sample without them is better
-/// than none.
+/// Longest wait for the bytes of images. Then a sample of the usage is taken without them.
 const REPORT_MAX: Duration = Duration::from_millis(300);
 const _: () =
     assert!(USAGE_PROCESSES_MAX.as_millis() + REPORT_MAX.as_millis() < USAGE_WAIT_MAX.as_millis());
-/// How much longer than the limit of a removal a start waits for the thread `images`: a call of an
-/// engine that is ended needs some seconds. So a disk that hangs prevents no start.
+/// A start waits for the thread `images` this much longer than a removal may take: ending an engine
+/// call needs some seconds. The wait is bounded, so that a disk that hangs prevents no start.
 const CONSENT_GRACE: Duration = Duration::from_secs(10);
-/// Events waiting for the thread `images`. When it is full, all senders but the scheduler wait,
-/// each for a limited time.
+/// Events that wait for the thread `images`. When it is full, all senders except the scheduler wait,
+/// for a limited time.
 const INBOX: usize = 64;
-/// The priority of `image-call`, which its calls inherit. Not a lower class, in which a call that
-/// holds the lock of the store might never continue.
+/// The priority of `image-call`, which its engine calls inherit. In a lower class, a call that holds
+/// the lock of the store might never continue.
 const LOWEST_PRIORITY: i32 = 19;
 
 /// The use of unneeded images.
@@ -70,7 +69,7 @@ pub(crate) enum CleanupMode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CleanupSettings {
     pub(crate) mode: CleanupMode,
-    /// Versions of a workload that stay beside the desired one.
+    /// How many versions of a workload are kept beside the desired one.
     pub(crate) history: usize,
     pub(crate) folder: LedgerFolder,
 }
@@ -87,7 +86,7 @@ pub(crate) enum ImageEvent {
         /// Dropped when the call may begin.
         consent: Sender<()>,
     },
-    /// That call has ended.
+    /// The engine call for an instance has ended.
     UseEnded {
         instance: InstanceName,
         runtime: Name,
@@ -102,7 +101,7 @@ pub(crate) enum ImageEvent {
 /// How an engine call has ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum UseOutcome {
-    /// The image is possibly missing.
+    /// The image may be missing.
     #[default]
     Failed,
     Prepared,
@@ -127,7 +126,7 @@ pub(crate) struct ImageReport {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ImageBytes {
     pub(crate) all: u64,
-    /// Those of images that can be removed.
+    /// The bytes of images that can be removed.
     pub(crate) removable: u64,
 }
 
@@ -135,14 +134,14 @@ pub(crate) struct ImageBytes {
 #[derive(Debug, Clone)]
 pub struct ImageUses {
     inbox: Sender<ImageEvent>,
-    /// Longest wait of an engine call for the thread.
+    /// Longest wait of an engine call for this thread.
     wait_max: Duration,
 }
 
 /// An engine call under way that uses images.
 pub(crate) struct ImageUse {
     uses: ImageUses,
-    /// The thread was notified of it.
+    /// The thread `images` was notified of it.
     is_known: bool,
     instance: InstanceName,
     runtime: Name,
@@ -150,9 +149,8 @@ pub(crate) struct ImageUse {
 }
 
 impl ImageUses {
-    /// An engine is about to be called for this instance. Waits until its images are known on the
-    /// disk, and no removal is under way; not longer than `wait_max`. An image that is not known by
-    /// then stays in the store.
+    /// Notes that an engine is about to be called for this instance. Waits until its images are in
+    /// the ledger on the disk and no removal is under way, but at most `wait_max`.
     // [impl->swdd~agent-removes-no-image-beside-a-start~1]
     pub(crate) fn begin(&self, new: &NewContainer) -> ImageUse {
         let (consent, wait) = bounded::<()>(0);
@@ -164,9 +162,10 @@ impl ImageUses {
             consent,
         };
         let until = SystemClock.now() + self.wait_max;
+        // An image that is not known in time is never removed.
         let is_known = self.inbox.send_deadline(event, until).is_ok();
         if is_known {
-            // Nothing is ever sent: the other end is dropped.
+            // The wait ends when the other end is dropped; nothing is ever sent.
             let _ = wait.recv_deadline(until);
         }
         ImageUse {
@@ -180,7 +179,7 @@ impl ImageUses {
 
     /// Reports that the desired workloads may have changed; never waits.
     pub(crate) fn changed(&self) {
-        // Full: with the uses that wait there, which prolong the quiet time as well.
+        // If it is full, uses of images wait in it, which delay the clean-up as well.
         let _ = self.inbox.try_send(ImageEvent::Changed);
     }
 
@@ -234,11 +233,11 @@ pub(crate) type ImageCall = Box<dyn FnOnce() + Send>;
 /// Starts calls. Tests run them when they want.
 pub(crate) type StartImageCall = Box<dyn Fn(ImageCall) -> io::Result<()> + Send>;
 
-/// Each call on a thread of its own, with the lowest priority.
+/// Runs each call on a thread of its own, with the lowest priority.
 fn on_threads() -> StartImageCall {
     Box::new(|call| {
         let call = move || {
-            // The priority of this thread, and of the calls that it makes.
+            // It applies to this thread only, and to the engine calls that it makes.
             if let Err(error) = rustix::process::nice(LOWEST_PRIORITY) {
                 debug!("Images are removed with the usual priority: '{error}'");
             }
@@ -255,8 +254,8 @@ fn today() -> u64 {
     since.unwrap_or_default().as_secs() / DAY.as_secs()
 }
 
-/// How long nothing may have changed. In builds for tests the environment variable
-/// `ANKAIOS_TEST_IMAGE_QUIET_MS` names another time.
+/// Returns [`QUIET_TIME`]; in development builds, the time in the environment variable
+/// `ANKAIOS_TEST_IMAGE_QUIET_MS` if it is set.
 fn quiet_time() -> Duration {
     #[cfg(debug_assertions)]
     if let Ok(text) = std::env::var("ANKAIOS_TEST_IMAGE_QUIET_MS")
@@ -267,12 +266,12 @@ fn quiet_time() -> Duration {
     QUIET_TIME
 }
 
-/// How long to wait for the end of engine calls under way.
+/// The pause before the next pass if an engine call is under way.
 fn busy_pause() -> Duration {
     quiet_time().min(BUSY_PAUSE)
 }
 
-/// The receiving end, until its thread is started.
+/// The receiving end of the thread `images`, until it is started.
 pub(crate) struct ImageInbox {
     uses: ImageUses,
     events: Receiver<ImageEvent>,
@@ -315,7 +314,7 @@ impl ImageInbox {
     }
 }
 
-/// Owns the knowledge, and decides when which image is removed.
+/// Owns the ledger, and decides when which image is removed.
 pub(crate) struct ImageKeeper<C: Clock> {
     settings: CleanupSettings,
     agent: Name,
@@ -326,27 +325,27 @@ pub(crate) struct ImageKeeper<C: Clock> {
     start_call: StartImageCall,
     today: fn() -> u64,
     ledger: Ledger,
-    /// The file lacks something of the ledger.
+    /// The ledger has changed since it was written to its file.
     is_unsaved: bool,
     /// The file of an earlier agent cannot be read, so nothing is removed or written.
     is_damaged: bool,
-    /// Engine calls under way that use images.
+    /// The number of engine calls under way that use images.
     uses: usize,
-    /// Calls that wait for the end of a removal.
+    /// The consents of engine calls that wait for the end of a removal.
     waiting: Vec<Sender<()>>,
     call: Option<CallKind>,
     pass: Option<Pass>,
-    /// Stores of which images were used that were never seen in them.
+    /// Stores with an image in use whose id is not known yet.
     unseen: BTreeSet<StoreKind>,
     /// When to begin a pass.
     due: Option<Instant>,
-    /// When a whole day of this agent has passed since the last day that was counted.
+    /// When this agent has run for a whole day since it added the last day.
     day_ends: Instant,
-    /// Images whose removal failed, or that are in use, until then.
+    /// Images whose removal has failed, with the time of the next try.
     postponed: BTreeMap<UnneededImage, Instant>,
-    /// The images that the last search has logged as removable, which is not repeated.
+    /// Images that the last pass has logged as removable. The next one does not repeat that.
     logged: BTreeSet<UnneededImage>,
-    /// The last error of a listing, which is not repeated.
+    /// The last error of a listing. The log does not repeat it.
     list_error: String,
 }
 
@@ -359,10 +358,11 @@ enum CallKind {
 /// One search for images to remove: store by store, image by image.
 struct Pass {
     needs: ImageNeeds,
+    /// The ledgers of other agents.
     others: Vec<Ledger>,
-    /// Stores that were not searched yet, the present one last.
+    /// Stores that are not done yet, the present one last.
     stores: Vec<StoreKind>,
-    /// An unneeded image stays for now, since a container has it for example.
+    /// An unneeded image is kept for now, because a container uses it for example.
     has_kept: bool,
     /// Images that were only logged.
     removable: BTreeSet<UnneededImage>,
@@ -430,7 +430,7 @@ impl<C: Clock> ImageKeeper<C> {
         }
     }
 
-    /// When [`Self::tick`] wants to be called.
+    /// When to call [`Self::tick`].
     #[cfg(test)]
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
@@ -464,14 +464,15 @@ impl<C: Clock> ImageKeeper<C> {
         }
     }
 
-    /// Postpones the next search until nothing has changed for [`QUIET_TIME`].
+    /// Ends the pass under way, and postpones the next one until nothing has changed for
+    /// [`QUIET_TIME`].
     fn changed(&mut self) {
         self.pass = None;
         self.due = Some(self.clock.now() + quiet_time());
     }
 
-    /// Ends the search that is under way. A start of a known version changes no needs, so a
-    /// workload that is restarted again and again does not prevent the next search.
+    /// Ends the pass under way, and postpones the next one for a moment only: a workload that is
+    /// restarted again and again must not prevent all passes.
     fn interrupt(&mut self) {
         if self.pass.take().is_some() {
             self.due = Some(self.clock.now() + busy_pause());
@@ -480,6 +481,8 @@ impl<C: Clock> ImageKeeper<C> {
 
     // -------------------------------------------------------------------- uses
 
+    /// Notes a use of images on the disk. The engine call may begin when `consent` is dropped: after
+    /// the removal under way, if there is one.
     fn use_begins(
         &mut self,
         instance: &InstanceName,
@@ -499,6 +502,7 @@ impl<C: Clock> ImageKeeper<C> {
         }
     }
 
+    /// Notes the end of a use, and whether the instance was started.
     fn use_ended(&mut self, instance: &InstanceName, runtime: &Name, outcome: UseOutcome) {
         self.uses = self.uses.saturating_sub(1);
         if outcome == UseOutcome::Started && self.ledger.note_start(instance, runtime) {
@@ -510,12 +514,12 @@ impl<C: Clock> ImageKeeper<C> {
         if outcome != UseOutcome::Failed && self.ledger.has_unseen(kind) {
             self.unseen.insert(kind);
         }
-        self.look_at_unseen();
+        self.survey_unseen();
     }
 
-    /// Reads the stores in which images were used for the first time, while their names still mean
-    /// these images.
-    fn look_at_unseen(&mut self) {
+    /// Lists a store with images that were used for the first time, to learn their ids: later their
+    /// names may belong to other images.
+    fn survey_unseen(&mut self) {
         if self.uses > 0 || self.call.is_some() || self.is_damaged {
             return;
         }
@@ -524,7 +528,7 @@ impl<C: Clock> ImageKeeper<C> {
         }
     }
 
-    /// Writes the ledger. Without it on the disk nothing is removed.
+    /// Writes the ledger to its file. As long as that fails, nothing is removed.
     // [impl->swdd~agent-knows-images-before-their-use~1]
     fn save(&mut self) {
         if !self.is_unsaved || self.is_damaged {
@@ -542,10 +546,10 @@ impl<C: Clock> ImageKeeper<C> {
 
     // -------------------------------------------------------------------- pass
 
-    /// Begins to search images to remove:
-    /// - a moment later, while an engine call is under way;
-    /// - later, while the desired workloads are not known, or an update is open;
-    /// - a day later, when the knowledge of other agents cannot be read or ours cannot be written.
+    /// Begins a pass. It is postponed
+    /// - for a moment, if an engine call is under way;
+    /// - for [`QUIET_TIME`], if the desired workloads are not known or an update is open;
+    /// - for a day, if the ledgers of other agents cannot be read or ours cannot be written.
     fn begin_pass(&mut self) {
         if self.is_damaged {
             return;
@@ -560,6 +564,7 @@ impl<C: Clock> ImageKeeper<C> {
             self.due = Some(now + quiet_time());
             return;
         }
+        // First: the ledger says which versions are needed, and is on the disk.
         let has_run_a_day = self.day_ends <= now;
         if has_run_a_day {
             self.day_ends = now + DAY;
@@ -567,6 +572,7 @@ impl<C: Clock> ImageKeeper<C> {
         self.is_unsaved |= self.ledger.count_day((self.today)(), has_run_a_day);
         self.is_unsaved |= self.ledger.apply(&needs, self.settings.history);
         self.save();
+        // Then: the needs of other agents.
         let others = match self.settings.folder.read_others() {
             Ok(others) if !self.is_unsaved => others,
             Ok(_) => return self.due = Some(now + DAY),
@@ -578,6 +584,7 @@ impl<C: Clock> ImageKeeper<C> {
                 return self.due = Some(now + DAY);
             }
         };
+        // Finally: the stores.
         self.postponed.retain(|_, until| *until > now);
         let mut stores = vec![StoreKind::Containerd, StoreKind::Podman];
         stores.retain(|kind| self.ledger.has_store(*kind));
@@ -591,10 +598,10 @@ impl<C: Clock> ImageKeeper<C> {
         self.continue_pass();
     }
 
-    /// Reads the present store of the pass again, or ends the pass.
+    /// Lists the present store of the pass again, or ends the pass.
     fn continue_pass(&mut self) {
         let Some(pass) = &self.pass else {
-            return self.look_at_unseen();
+            return self.survey_unseen();
         };
         match pass.stores.last() {
             Some(kind) => self.survey(*kind),
@@ -602,6 +609,7 @@ impl<C: Clock> ImageKeeper<C> {
         }
     }
 
+    /// Ends the pass. The next one begins when an image may be removed that was kept now.
     fn end_pass(&mut self) {
         let Some(pass) = self.pass.take() else {
             return;
@@ -615,10 +623,10 @@ impl<C: Clock> ImageKeeper<C> {
         }
         self.due = dues.into_iter().min();
         self.logged = pass.removable;
-        self.look_at_unseen();
+        self.survey_unseen();
     }
 
-    /// A connector to an engine with this store; `None` when none is enabled any more.
+    /// A connector of an engine with this store; `None` when none is enabled any more.
     fn connector(&self, kind: StoreKind) -> Option<Connector> {
         for runtime in kind.runtimes() {
             if let Some(source) = self.engines.get(*runtime) {
@@ -628,6 +636,7 @@ impl<C: Clock> ImageKeeper<C> {
         None
     }
 
+    /// Starts the engine call that lists a store.
     fn survey(&mut self, kind: StoreKind) {
         let Some(mut connector) = self.connector(kind) else {
             return self.leave_store();
@@ -642,6 +651,7 @@ impl<C: Clock> ImageKeeper<C> {
         );
     }
 
+    /// Starts an engine call. If no thread can be started, the pass ends for a day.
     fn begin_call(&mut self, kind: CallKind, call: ImageCall) {
         match (self.start_call)(call) {
             Ok(()) => self.call = Some(kind),
@@ -655,7 +665,7 @@ impl<C: Clock> ImageKeeper<C> {
         }
     }
 
-    /// The present store of the pass is done.
+    /// Continues the pass with the next store, since the present one is done.
     fn leave_store(&mut self) {
         if let Some(pass) = &mut self.pass {
             pass.stores.pop();
@@ -663,6 +673,8 @@ impl<C: Clock> ImageKeeper<C> {
         }
     }
 
+    /// Takes the listing of a store: updates the ledger, and removes the next unneeded image of the
+    /// pass.
     fn surveyed(&mut self, kind: StoreKind, result: Result<ImageStore, RuntimeError>) {
         self.call = None;
         let store = match result {
@@ -679,12 +691,14 @@ impl<C: Clock> ImageKeeper<C> {
                 return;
             }
         };
+        // First: the ids.
         self.list_error.clear();
         self.is_unsaved |= self.ledger.see(kind, &store, &self.agent);
         self.save();
         let Some(pass) = &mut self.pass else {
-            return self.look_at_unseen(); // It only wanted the ids, or something has changed.
+            return self.survey_unseen(); // Only the ids were wanted, or the pass was ended.
         };
+        // Then: the decision about each unneeded image.
         let needed = self.ledger.needed(kind, &store, &pass.needs, &pass.others);
         let mut removals = Vec::new();
         for image in self.ledger.unneeded(kind) {
@@ -704,7 +718,7 @@ impl<C: Clock> ImageKeeper<C> {
                 }),
             }
         }
-        // The ledger must be on the disk before anything is removed.
+        // Finally: one removal. The ledger must be on the disk before.
         self.save();
         if self.settings.mode == CleanupMode::Report {
             self.log_removable(removals);
@@ -716,6 +730,7 @@ impl<C: Clock> ImageKeeper<C> {
         }
     }
 
+    /// Logs the images that could be removed, without those that the last pass has logged.
     // [impl->swdd~agent-reports-removable-images~1]
     fn log_removable(&mut self, removals: Vec<Removal>) {
         let Some(pass) = &mut self.pass else {
@@ -733,8 +748,8 @@ impl<C: Clock> ImageKeeper<C> {
         }
     }
 
-    /// Removes one image. The decision was made from a listing a moment ago, and engines refuse a
-    /// removal when something has changed since.
+    /// Starts the engine call that removes one image. If a container uses it since the listing, the
+    /// engine refuses.
     fn remove(&mut self, kind: StoreKind, removal: Removal) {
         let Some(mut connector) = self.connector(kind) else {
             return self.leave_store();
@@ -749,9 +764,10 @@ impl<C: Clock> ImageKeeper<C> {
         );
     }
 
+    /// Takes the result of a removal, and continues the pass.
     fn removed(&mut self, kind: StoreKind, removal: &Removal, result: Result<(), RuntimeError>) {
         self.call = None;
-        self.waiting.clear(); // Their starts begin now.
+        self.waiting.clear(); // The engine calls that waited begin now.
         let UnneededImage { workload, name, .. } = &removal.image;
         match result {
             Ok(()) => {
@@ -777,7 +793,7 @@ impl<C: Clock> ImageKeeper<C> {
 
     // ------------------------------------------------------------------ report
 
-    /// The bytes of the images of all workloads, from the ledger: no engine is called.
+    /// The bytes of the images of all workloads, as the ledger has them. No engine is called.
     fn report(&self) -> ImageReport {
         let mut ledger = self.ledger.clone();
         let needs = (self.read_needs)().unwrap_or_default();

@@ -21,7 +21,7 @@ pub struct ImageNeeds {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct NeededInstances {
     pub(crate) desired: Option<AddedWorkload>,
-    /// Instances that are staged, prepared or there.
+    /// Instances that are staged, prepared or present.
     pub(crate) others: Vec<AddedWorkload>,
     /// Instances with a container that was started.
     pub(crate) started: Vec<AddedWorkload>,
