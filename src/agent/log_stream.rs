@@ -1,13 +1,12 @@
 //! Reads the logs of containers for requests of the server: follow, tail, since, until.
 //!
-//! One stream per request and instance. A stream has at most one message waiting for the server;
-//! until that is sent it reads nothing, so a flood waits in the pipe of the engine's program, costs
-//! bounded memory and delays no other stream. Lines that a slow requester does not read in time are
-//! dropped and counted by the server.
+//! There is one stream for each request and instance. At most one message of a stream waits for the
+//! server, and meanwhile it reads nothing. So a flood of lines stays in the pipe of the engine's
+//! program: it takes bounded memory and delays no other stream. Lines that a slow requester does not
+//! read in time are dropped and counted by the server.
 //!
-//! A log that is requested before its container was started waits for that, without a thread: its
-//! lines are read from the beginning of the container. It ends with a reason when the container
-//! does not come.
+//! A log may be requested before its container is started. It waits for the start without a thread,
+//! and ends with a reason if there is none.
 //!
 //! Thread: `log:<number>:<workload>`, one per stream: reads and sends. [`LogStreams`] belongs to
 //! `scheduler`.
@@ -38,26 +37,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Most lines in one message. Empty lines cost far more in memory and on the wire than in the pipe.
+/// Most lines in one message. An empty line takes one byte in the pipe, but far more in memory.
 const LINES_IN_MESSAGE: usize = 4096;
 
-/// The source of our log lines about requested logs; the requester is not known here.
+/// The source of log lines of the agent about requested logs. It does not know the requesters.
 const LOG_REQUESTS: &str = "log requests";
 
 /// Where the log of an instance can be read.
 pub(crate) enum LogAccess {
-    /// From the container that this engine has.
+    /// This engine has its container.
     Readable {
         engine: Box<dyn RuntimeConnector>,
-        /// The number of the start that made the container; `None` when this agent has not started
-        /// it.
+        /// The number of the start of the container; `None` if this agent has not started it.
         start: Option<u64>,
     },
-    /// It is being started for the first time, so its container is about to come.
+    /// It is being started for the first time, so it will have a container soon.
     Starting,
-    /// It may be started at any later time; it is not yet for this reason.
+    /// It has no container yet for this reason, and may be started later.
     Later(String),
-    /// It has no container and will have none, for this reason.
+    /// It has no container for this reason, and will not have one.
     Never(String),
 }
 
@@ -81,15 +79,17 @@ struct LogOrder {
 }
 
 impl LogOrder {
-    fn is(&self, request_id: &str, instance: &InstanceName) -> bool {
+    /// Whether it is the log of this instance for this request.
+    fn is_of(&self, request_id: &str, instance: &InstanceName) -> bool {
         self.request_id == request_id && self.instance == *instance
     }
 
-    /// Whether it waits for an instance that may be started at any later time.
+    /// Whether it waits even for a start that may be much later: only if it is followed.
     fn waits_for_later_start(&self) -> bool {
         self.options.follow == Some(true)
     }
 
+    /// The event that the engine has no container for it.
     fn no_log(&self) -> SchedulerEvent {
         SchedulerEvent::NoLog {
             request_id: self.request_id.clone(),
@@ -109,9 +109,9 @@ impl LogOrder {
 /// A running stream. It ends when this is dropped.
 struct Running {
     order: LogOrder,
-    /// As in [`LogAccess::Readable`].
+    /// The number of the start of the container, as in [`LogAccess::Readable`].
     start: Option<u64>,
-    /// Set when it has found no container: then [`LogStreams::found_nothing`] ends it.
+    /// It has found no container, so [`LogStreams::found_nothing`] will end it.
     has_nothing: Arc<AtomicBool>,
     stop: EventFd,
     thread: Option<Thread>,
@@ -124,7 +124,8 @@ impl Drop for Running {
 }
 
 impl LogStreams {
-    /// No stream yet. Lines go to `outbox`, events without a container to `scheduler`.
+    /// Returns a value without streams. Lines go to `outbox`; that a container is missing is
+    /// reported to `scheduler`.
     pub(crate) fn new(outbox: UplinkOutbox, scheduler: Sender<SchedulerEvent>) -> Self {
         Self {
             outbox,
@@ -135,9 +136,8 @@ impl LogStreams {
         }
     }
 
-    /// Starts to read the logs of a request, or to wait for their containers; a request with the
-    /// same id is replaced. A log that cannot be read ends at once, so that the requester does not
-    /// wait.
+    /// Starts to read the logs of a request, or to wait for their containers. A log that cannot be
+    /// read ends at once. An earlier request with the same id is replaced.
     pub(crate) fn start(
         &mut self,
         request_id: &str,
@@ -159,8 +159,7 @@ impl LogStreams {
         }
     }
 
-    /// Starts to read the waiting logs whose containers have come, and ends those whose containers
-    /// will not come.
+    /// Starts to read the waiting logs that have a container now, and ends those that will have none.
     pub(crate) fn update_waiting(&mut self, source_of: impl Fn(&InstanceName) -> LogAccess) {
         for order in std::mem::take(&mut self.waiting) {
             let source = source_of(&order.instance);
@@ -168,8 +167,8 @@ impl LogStreams {
         }
     }
 
-    /// A stream has found no container. One that was started since is read, and one that is being
-    /// started is waited for; otherwise the log ends for the reason `why`.
+    /// Continues a log whose stream has found no container, if there was or will be another start
+    /// (`source`). Otherwise ends the log with the reason `why`.
     pub(crate) fn found_nothing(
         &mut self,
         request_id: &str,
@@ -177,8 +176,11 @@ impl LogStreams {
         source: LogAccess,
         why: String,
     ) {
-        let is_it = |one: &Running| one.order.is(request_id, instance);
-        let Some(index) = self.running.iter().position(is_it) else {
+        let index = self
+            .running
+            .iter()
+            .position(|one| one.order.is_of(request_id, instance));
+        let Some(index) = index else {
             return;
         };
         let ended = self.running.remove(index);
@@ -190,33 +192,41 @@ impl LogStreams {
         }
     }
 
-    /// Reads a log, lets it wait for its container, or ends it with a reason.
+    /// Reads a log, makes it wait for its container, or ends it with a reason.
     fn take(&mut self, order: LogOrder, source: LogAccess) {
         let _source = log_source(LOG_REQUESTS);
-        let why = match source {
-            LogAccess::Never(why) => why,
-            LogAccess::Later(why) if !order.waits_for_later_start() => why,
-            LogAccess::Starting | LogAccess::Later(_) => match self.too_many(&order.request_id) {
-                Some(why) => why,
-                None => return self.waiting.push(order),
-            },
-            LogAccess::Readable { engine, start } => match self.too_many(&order.request_id) {
-                Some(why) => why,
-                None => match self.start_one(order.clone(), engine, start) {
-                    Ok(()) => return,
-                    Err(error) => error.to_string(),
-                },
-            },
-        };
-        info!(
-            "Did not get log fetcher for '{}': {}",
-            excerpt(&order.instance.workload),
-            excerpt(&why)
-        );
-        self.refuse(&order, &why);
+        if let Err(why) = self.read_or_wait(&order, source) {
+            info!(
+                "Did not get log fetcher for '{}': {}",
+                excerpt(&order.instance.workload),
+                excerpt(&why)
+            );
+            self.refuse(&order, &why);
+        }
     }
 
-    /// Why no further log of this request can be read or waited for, if so.
+    /// Reads a log, or makes it wait for its container.
+    ///
+    /// # Errors
+    /// Why neither is possible.
+    fn read_or_wait(&mut self, order: &LogOrder, source: LogAccess) -> Result<(), String> {
+        match &source {
+            LogAccess::Never(why) => return Err(why.clone()),
+            LogAccess::Later(why) if !order.waits_for_later_start() => return Err(why.clone()),
+            _ => {}
+        }
+        if let Some(why) = self.too_many(&order.request_id) {
+            return Err(why);
+        }
+        if let LogAccess::Readable { engine, start } = source {
+            let started = self.start_one(order.clone(), engine, start);
+            return started.map_err(|error| error.to_string());
+        }
+        self.waiting.push(order.clone());
+        Ok(())
+    }
+
+    /// Why no further log of this request can be read, if so: there are too many already.
     fn too_many(&self, request_id: &str) -> Option<String> {
         if self.running.len() + self.waiting.len() >= LOG_STREAMS_MAX {
             return Some(format!(
@@ -239,6 +249,7 @@ impl LogStreams {
         ))
     }
 
+    /// Starts the stream of one log.
     fn start_one(
         &mut self,
         order: LogOrder,
@@ -278,7 +289,7 @@ impl LogStreams {
             entries: vec![log_entries::no_log(order.instance.clone(), why)],
         };
         for message in [reason, order.stop()] {
-            // Refused only when there is no server that could read it.
+            // It fails only without a connection, and then no requester is left.
             let _ = self.outbox.put_message(message, None);
         }
     }
@@ -290,14 +301,14 @@ impl LogStreams {
         self.waiting.retain(|one| one.request_id != request_id);
     }
 
-    /// Ends all logs: their requesters are gone.
+    /// Ends all logs, since the connection to their requesters is lost.
     pub(crate) fn cancel_all(&mut self) {
         self.running.clear();
         self.waiting.clear();
     }
 
-    /// Forgets the streams that have ended by themselves. One that found no container is kept until
-    /// its event has come, which ends the log.
+    /// Forgets the streams that have ended by themselves. One that has found no container is kept,
+    /// until [`Self::found_nothing`] is called for it.
     pub(crate) fn forget_ended(&mut self) {
         self.running.retain(|one| {
             let has_ended = match &one.thread {
@@ -310,7 +321,7 @@ impl LogStreams {
 }
 
 impl Drop for LogStreams {
-    /// The agent ends: the processes of the engine end with their streams.
+    /// Ends all streams at the end of the agent, and waits a moment for their engine processes.
     fn drop(&mut self) {
         let mut running = Vec::new();
         for stream in &mut self.running {
@@ -340,18 +351,18 @@ fn requesting_workload(request_id: &str) -> Option<RequestingWorkload<'_>> {
     Some(RequestingWorkload { agent, workload })
 }
 
-/// One log on its way.
+/// The log of one instance, on its own thread.
 struct LogStream {
     order: LogOrder,
     outbox: UplinkOutbox,
     scheduler: Sender<SchedulerEvent>,
-    /// As in [`Running`].
+    /// It has found no container, as in [`Running`].
     has_nothing: Arc<AtomicBool>,
     /// Readable when the log was cancelled.
     stop: EventFd,
-    /// Readable when the message that waited for the server is being sent.
+    /// Readable when the message in the outbox is being sent.
     room: EventFd,
-    /// Whether a message waits for the server.
+    /// A message waits in the outbox.
     sending: bool,
     /// The messages after it.
     waiting: VecDeque<ToServer>,
@@ -366,6 +377,7 @@ impl LogStream {
         let _ = self.send_all(connector); // Its requester has cancelled it.
     }
 
+    /// Reads and sends the log until its end.
     fn send_all(&mut self, connector: Box<dyn RuntimeConnector>) -> Result<(), Stopped> {
         let Some(mut readers) = self.open(connector) else {
             self.has_nothing.store(true, Ordering::Release);
@@ -373,7 +385,7 @@ impl LogStream {
             return Ok(());
         };
         while !readers.is_empty() {
-            // First: all lines until now are sent.
+            // First: send all lines until now.
             self.send()?;
             self.until_sent()?;
             // Then: wait for more.
@@ -400,8 +412,8 @@ impl LogStream {
         self.send()
     }
 
-    /// Starts the calls that print the log; `None` when there is no container. When a call cannot
-    /// be made, the reason is sent in place of its lines.
+    /// Starts the engine calls that print the log; `None` when there is no container. If a call
+    /// fails, its reason is sent in place of lines.
     fn open(&mut self, mut connector: Box<dyn RuntimeConnector>) -> Option<Vec<LogReader>> {
         let LogOrder {
             instance, options, ..
@@ -427,13 +439,14 @@ impl LogStream {
         Some(readers)
     }
 
-    /// Puts a reason in place of lines behind the waiting messages.
+    /// Puts a reason behind the waiting messages, in place of lines.
     fn queue_reason(&mut self, why: &str) {
         let instance = self.order.instance.clone();
         warn!("Did not get log fetcher for '{}': {why}", instance.workload);
         self.queue(vec![log_entries::no_log(instance, why)]);
     }
 
+    /// Puts lines behind the waiting messages.
     fn queue_lines(&mut self, lines: Vec<String>) {
         let mut entries = Vec::new();
         for line in lines {
@@ -442,7 +455,7 @@ impl LogStream {
         self.queue(entries);
     }
 
-    /// Puts entries behind the waiting messages, in messages that every peer takes.
+    /// Puts entries behind the waiting messages, in messages that are small enough for every peer.
     fn queue(&mut self, entries: Vec<LogEntry>) {
         let mut entries = entries.into_iter();
         loop {
@@ -460,20 +473,20 @@ impl LogStream {
         }
     }
 
-    /// Hands the waiting messages over, one at a time; the last one may still wait for the server
-    /// then.
+    /// Puts the waiting messages into the outbox, one after the other. The last one may still wait
+    /// there afterwards.
     fn send(&mut self) -> Result<(), Stopped> {
         while let Some(message) = self.waiting.pop_front() {
             self.until_sent()?;
             if !self.outbox.put_message(message, Some(self.room.clone())) {
-                return Err(Stopped); // There is no server; the scheduler is notified as well.
+                return Err(Stopped); // The connection is lost, which cancels all logs.
             }
             self.sending = true;
         }
         Ok(())
     }
 
-    /// Waits until no message waits for the server.
+    /// Waits until the message in the outbox is sent.
     fn until_sent(&mut self) -> Result<(), Stopped> {
         while self.sending {
             self.wait_for([self.room.as_fd()], None)?;
@@ -483,6 +496,9 @@ impl LogStream {
     }
 
     /// Waits until one of the descriptors is readable, at most `limit`.
+    ///
+    /// # Errors
+    /// The log was cancelled.
     fn wait_for<'a>(
         &'a self,
         descriptors: impl IntoIterator<Item = BorrowedFd<'a>>,
@@ -493,7 +509,7 @@ impl LogStream {
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        // An error, EINTR for one, reports nothing ready; the caller checks again.
+        // An error such as EINTR reports nothing as readable, so the caller waits again.
         let _ = poll(&mut polled, limit.as_ref());
         if self.stop.reset() {
             Err(Stopped)

@@ -1,7 +1,7 @@
 //! The metrics file of the agent: the agent itself and the usage of its workloads.
 //!
-//! Thread: `metrics`, only with the key `metrics`; takes a sample each time, requests names and
-//! states from the scheduler, and may wait for both and for the disk.
+//! Thread: `metrics`, only with the key `metrics`. Each time it takes a sample, requests the overview
+//! from the scheduler, and may wait for both and for the disk.
 
 use super::events::{Overview, SchedulerEvent, WorkloadOverview};
 use super::images::{ImageReport, ImageUses};
@@ -71,7 +71,8 @@ const REMOVABLE: Family = Family::gauge(
     "Size of those images of the workload that can be removed.",
 );
 
-/// Writes the metrics of `agent` until the other end of `stop` is dropped.
+/// Starts the thread that writes the metrics of `agent`. It ends when the other end of `stop` is
+/// dropped.
 pub(crate) fn start(
     settings: MetricsSettings,
     agent: String,
@@ -95,7 +96,7 @@ pub(crate) fn start(
     })
 }
 
-/// Requests the overview from the scheduler; `None` when that ends, or is busy for long.
+/// Requests the overview from the scheduler; `None` when there is no reply in time.
 fn overview(scheduler: &Sender<SchedulerEvent>) -> Option<Overview> {
     let (reply, overview) = bounded(1);
     scheduler
@@ -104,7 +105,7 @@ fn overview(scheduler: &Sender<SchedulerEvent>) -> Option<Overview> {
     overview.recv_timeout(METRICS_WAIT_MAX).ok()
 }
 
-/// The metrics; an unknown value has no line. `boot_time` is in seconds since 1970.
+/// The text of the metrics. An unknown value has no line. `boot_time` is in seconds since 1970.
 fn text(
     agent: &str,
     overview: &Overview,
@@ -112,6 +113,7 @@ fn text(
     took: Duration,
     boot_time: Option<u64>,
 ) -> MetricsText {
+    // First: the agent.
     let mut text = MetricsText::default();
     let of_agent = [("agent", agent)];
     text.add(&INFO, &[("agent", agent), ("version", VERSION)], 1);
@@ -121,6 +123,7 @@ fn text(
         &of_agent,
         seconds(u64::try_from(took.as_micros()).unwrap_or(u64::MAX)),
     );
+    // Then: its workloads.
     for WorkloadOverview {
         instance,
         runtime,
@@ -128,8 +131,8 @@ fn text(
         out_of_memory,
     } in &overview.workloads
     {
-        // A text of the manifest that names no runtime is no label value: with each such text a new
-        // series would begin.
+        // Any other text of a manifest becomes one label, or manifests could create any number of
+        // series.
         let runtime = RUNTIMES
             .into_iter()
             .find(|known| *known == &**runtime)
@@ -176,7 +179,7 @@ fn text(
     text
 }
 
-/// Adds the bytes of images; also of workloads that are deleted, as long as theirs are kept.
+/// Adds the bytes of images, even of deleted workloads as long as theirs are kept.
 // [impl->swdd~agent-shows-bytes-of-images~1]
 fn add_images(text: &mut MetricsText, agent: &str, images: &ImageReport) {
     for (workload, bytes) in &images.workloads {

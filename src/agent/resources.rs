@@ -10,14 +10,23 @@ use std::path::{Path, PathBuf};
 
 /// Clock ticks of a second in the files below `/proc`, on all architectures that agents run on.
 pub(crate) const TICKS_PER_SECOND: u64 = 100;
-/// Usual size of such a file; longer ones are read as well.
+/// The usual size of a file below `/proc`. Longer ones are read as well.
 const FILE_BYTES: usize = 4096;
 
-/// Samples the load; CPU usage is that between two samples.
+/// Samples the load. The usage of the CPU is that since the last sample.
 #[derive(Debug)]
 pub struct LoadSampler {
     proc: PathBuf,
     last: CpuTimes,
+}
+
+/// The load of the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NodeLoad {
+    /// The usage of all cores together, in whole percent.
+    pub(crate) cpu_usage: u32,
+    /// The free memory, in bytes.
+    pub(crate) free_memory: u64,
 }
 
 /// Clock ticks of all cores since boot.
@@ -28,7 +37,8 @@ struct CpuTimes {
 }
 
 impl LoadSampler {
-    /// Reads the files below `proc`, normally `/proc`. The first sample is the average since boot.
+    /// Returns a sampler of the files below `proc`, normally `/proc`. The first sample is the average
+    /// since boot.
     pub fn new(proc: &Path) -> Self {
         Self {
             proc: proc.to_owned(),
@@ -36,15 +46,19 @@ impl LoadSampler {
         }
     }
 
-    /// CPU usage in whole percent of all cores together, and free memory in bytes.
-    /// `None` when `/proc` cannot be read.
-    pub(crate) fn sample(&mut self) -> Option<(u32, u64)> {
-        let times = cpu_times(&text(&self.proc.join("stat")).ok()?)?;
-        let free = memory_entry(&text(&self.proc.join("meminfo")).ok()?, "MemFree:")?;
-        let usage = usage_percent(self.last, times);
+    /// Takes a sample; `None` when `/proc` cannot be read.
+    pub(crate) fn sample(&mut self) -> Option<NodeLoad> {
+        let stat = text(&self.proc.join("stat")).ok()?;
+        let meminfo = text(&self.proc.join("meminfo")).ok()?;
+        let times = cpu_times(&stat)?;
+        let free_memory = memory_entry(&meminfo, "MemFree:")?;
+        let cpu_usage = usage_percent(self.last, times);
         self.last = times;
-        log::trace!("CPU usage {usage} %, free memory {free} bytes");
-        Some((usage, free))
+        log::trace!("CPU usage {cpu_usage} %, free memory {free_memory} bytes");
+        Some(NodeLoad {
+            cpu_usage,
+            free_memory,
+        })
     }
 }
 
@@ -53,8 +67,8 @@ pub(crate) fn boot_time() -> Option<u64> {
     btime(&text(Path::new("/proc/stat")).ok()?)
 }
 
-/// The usage of the node, from the files below `proc`, normally `/proc`. A value that cannot be
-/// read is unknown.
+/// The usage of the node, from the files below `proc`, normally `/proc`. A value that cannot be read
+/// is `None`.
 pub(crate) fn node_usage(proc: &Path) -> NodeUsage {
     let stat = text(&proc.join("stat")).unwrap_or_default();
     let memory = text(&proc.join("meminfo")).unwrap_or_default();
@@ -66,7 +80,7 @@ pub(crate) fn node_usage(proc: &Path) -> NodeUsage {
     }
     let times = cpu_times(&stat);
     NodeUsage {
-        cores: Some(cores).filter(|cores| *cores > 0),
+        cores: if cores > 0 { Some(cores) } else { None },
         cpu_busy_usec: times.map(|times| times.busy.saturating_mul(1_000_000 / TICKS_PER_SECOND)),
         memory_total_bytes: memory_entry(&memory, "MemTotal:"),
         memory_available_bytes: memory_entry(&memory, "MemAvailable:"),
@@ -81,14 +95,15 @@ fn is_line_of_core(line: &str) -> bool {
     }
 }
 
-/// Reads a file that reports no size: without a buffer it would be read in pieces that begin with
-/// 32 bytes.
+/// Reads a file below `/proc`. It reports no size, so without a buffer it would be read in many
+/// small pieces.
 fn text(path: &Path) -> io::Result<String> {
     let mut text = String::with_capacity(FILE_BYTES);
     File::open(path)?.take(u64::MAX).read_to_string(&mut text)?;
     Ok(text)
 }
 
+/// The time of the boot in `/proc/stat`, in seconds since 1970.
 fn btime(stat: &str) -> Option<u64> {
     stat.lines()
         .find_map(|line| line.strip_prefix("btime "))?
@@ -97,13 +112,14 @@ fn btime(stat: &str) -> Option<u64> {
         .ok()
 }
 
+/// The times of all cores together in `/proc/stat`.
 fn cpu_times(stat: &str) -> Option<CpuTimes> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let numbers: Vec<u64> = line
         .split_whitespace()
         .map_while(|number| number.parse().ok())
         .collect();
-    // user nice system idle iowait irq softirq steal; time of guests is part of user and nice.
+    // The time of guests, which follows, is a part of `user` and `nice`.
     let &[user, nice, system, idle, iowait, irq, softirq, steal, ..] = numbers.as_slice() else {
         return None;
     };
@@ -121,14 +137,15 @@ fn sum(parts: &[u64]) -> u64 {
     sum
 }
 
-/// Percent between two samples, rounded half up. The kernel's idle counters may go back a little.
+/// The busy time between two samples in percent, rounded half up. The kernel's idle counters may go
+/// back a little.
 fn usage_percent(before: CpuTimes, now: CpuTimes) -> u32 {
     let busy = u128::from(now.busy.saturating_sub(before.busy));
     let total = busy + u128::from(now.idle.saturating_sub(before.idle));
     if total == 0 {
         return 0;
     }
-    u32::try_from((200 * busy + total) / (2 * total)).unwrap_or(100)
+    u32::try_from((200 * busy + total) / (2 * total)).unwrap_or(100) // Plus a half, rounded down.
 }
 
 /// The bytes behind `name` in `/proc/meminfo`.
@@ -210,8 +227,14 @@ mod tests {
         let mut sampler = LoadSampler::new(proc.path());
         assert_eq!(sampler.sample(), None);
         write("cpu  10 0 0 30 0 0 0 0 0 0\n");
-        assert_eq!(sampler.sample(), Some((25, 1024)));
+        let sampled = |cpu_usage| {
+            Some(NodeLoad {
+                cpu_usage,
+                free_memory: 1024,
+            })
+        };
+        assert_eq!(sampler.sample(), sampled(25));
         write("cpu  20 0 0 30 0 0 0 0 0 0\n");
-        assert_eq!(sampler.sample(), Some((100, 1024)));
+        assert_eq!(sampler.sample(), sampled(100));
     }
 }

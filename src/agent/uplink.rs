@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 /// The connection to the server.
 pub(crate) struct Uplink {
-    /// The address of the server, and how the connection is protected.
+    /// The address of the server, and the security of the connection.
     pub(crate) options: ClientOptions,
     /// Name of this agent.
     pub(crate) agent: String,
@@ -52,9 +52,9 @@ pub(crate) struct Uplink {
 enum SessionEnd {
     /// The agent ends.
     Stopped,
-    /// The server will never accept us, as its text says.
+    /// The server will never accept this agent. Its text says why.
     Refused(String),
-    /// Try again; `greeted` is whether the server has sent a message.
+    /// The connection is lost or was not possible. `greeted`: the server has sent a message.
     Interrupted { reason: String, greeted: bool },
 }
 
@@ -113,6 +113,7 @@ impl Uplink {
         }
     }
 
+    /// Connects, then sends and receives until the connection is lost or the agent ends.
     // [impl->swdd~agent-sends-hello~1]
     fn session(&self, stop: &Receiver<()>, heartbeat: &Heartbeat) -> SessionEnd {
         // First: connect.
@@ -130,7 +131,7 @@ impl Uplink {
             Ok(connection) => connection,
             Err(error) => return SessionEnd::without_message(with_causes(&error)),
         };
-        // Then: send and receive. Messages that follow from the hello can be sent at once.
+        // Then: send and receive. The sender is set first, since received messages have responses.
         self.outbox.connected_by(Box::new(sender));
         let ended = match self.start_reader(receiver) {
             Ok(ended) => ended,
@@ -143,8 +144,7 @@ impl Uplink {
         };
         self.control.connected();
         debug!("Connected to server '{}'.", self.options.url);
-        // Connecting needs more of it than what follows.
-        memory::give_back_stack();
+        memory::give_back_stack(); // Connecting needs more stack than the rest of the session.
         let end = loop {
             heartbeat.turn();
             if self.outbox.send_waiting().is_err() {
@@ -160,10 +160,9 @@ impl Uplink {
                 recv(heartbeat.woken()) -> _ => {}
             }
         };
-        // Finally: all others learn that the connection is lost. Also after a clean end of the
-        // stream: a server that was stopped is as absent as one that crashed, so its reports about
-        // other agents are as outdated. A server that has sent nothing may be tried each second,
-        // and nothing depends on it.
+        // Finally: the other threads are notified. Also after a clean end, since reports about other
+        // agents are outdated then as well. The scheduler is not, if the server has sent nothing:
+        // nothing depends on that connection, and there may be one each second.
         hangup.hang_up();
         self.outbox.disconnected();
         let has_sent_nothing = matches!(end, Ok(ReadEnd { greeted: false, .. }));
@@ -208,7 +207,7 @@ impl Uplink {
     }
 }
 
-/// Waits until that time. Returns whether to continue: not when the agent ends.
+/// Waits until this time. Returns false if the agent ends before.
 fn wait_until(at: Instant, stop: &Receiver<()>, heartbeat: &Heartbeat) -> bool {
     let alarm = SystemClock.alarm(at);
     loop {
@@ -220,8 +219,8 @@ fn wait_until(at: Instant, stop: &Receiver<()>, heartbeat: &Heartbeat) -> bool {
     }
 }
 
-/// Passes messages on until the stream ends, and may wait for the scheduler. Calls `on_first` at
-/// the first one.
+/// Receives messages until the stream ends, and passes them on; may wait for the scheduler. Calls
+/// `on_first` at the first one.
 fn read(
     mut receiver: ClientReceiver,
     control: &ControlHub,
@@ -240,7 +239,7 @@ fn read(
         }
         read_configs(&message);
         if let FromServer::Response(response) = message {
-            // The scheduler decides nothing about it, and would only delay it.
+            // Directly, since the scheduler would only delay it.
             control.deliver(response);
         } else if scheduler.send(SchedulerEvent::Server(message)).is_err() {
             return ReadEnd {
@@ -251,7 +250,7 @@ fn read(
     }
 }
 
-/// Reads the runtime configurations of new workloads, which the scheduler then need not do.
+/// Reads the runtime configurations of new workloads here, to save the time of the scheduler.
 fn read_configs(message: &FromServer) {
     let added = match message {
         FromServer::ServerHello(added) => added,
@@ -259,29 +258,29 @@ fn read_configs(message: &FromServer) {
         _ => return,
     };
     for added in added {
-        let _ = added.workload.config(); // Kept in the workload.
+        let _ = added.workload.config(); // The workload keeps the result.
     }
 }
 
-/// When to connect again: at first soon, since a server that starts or restarts is there within a
-/// second, then less often.
+/// The pauses between attempts to connect: short at first, since a server that is just starting is
+/// ready within a second, then longer.
 #[derive(Debug, Default)]
 struct Reconnects {
-    /// Attempts in a row that led to no connection that lasted.
+    /// The number of attempts since the last connection that lasted.
     failures: u32,
 }
 
 impl Reconnects {
-    /// Pause after an attempt. `lasted`: how long there was a connection on which the server has
-    /// sent something. One that ended at once is no success: agents of the same name would end each
-    /// other's connections as fast as they can.
+    /// The pause after an attempt. `lasted` is the duration of its connection, if the server has sent
+    /// something. A short connection is a failure as well: two agents of the same name end each
+    /// other's connections, and must not do so all the time.
     fn next_pause(&mut self, lasted: Option<Duration>) -> Duration {
         if let Some(lasted) = lasted
             && lasted > RECONNECT_PAUSE
         {
             self.failures = 0;
         }
-        let doublings = self.failures.min(16); // So that no number of attempts can overflow.
+        let doublings = self.failures.min(16); // More would overflow.
         self.failures = self.failures.saturating_add(1);
         RECONNECT_PAUSE_FIRST
             .saturating_mul(1 << doublings)
@@ -289,13 +288,14 @@ impl Reconnects {
     }
 }
 
-/// First pause between two log lines with the same reason for a lost connection; it doubles.
+/// First pause between two log lines with the same reason for a lost connection. It doubles each
+/// time.
 const LOG_PAUSE: Duration = Duration::from_secs(60);
-/// Longest such pause.
+/// Longest pause between two log lines with the same reason for a lost connection.
 const LOG_PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// Keeps the log readable while the server is away: a reason is repeated only after longer and
-/// longer intervals.
+/// The log of lost connections. A reason is repeated at longer and longer intervals, so that the log
+/// stays readable while the server is away.
 #[derive(Debug, Default)]
 struct InterruptionLog {
     last: Option<LoggedInterruption>,
@@ -305,11 +305,12 @@ struct InterruptionLog {
 struct LoggedInterruption {
     reason: String,
     at: Instant,
-    /// Until the same reason is logged again.
+    /// The pause before the same reason is logged again.
     pause: Duration,
 }
 
 impl InterruptionLog {
+    /// Logs the reason, at the level debug if it was logged a short time ago.
     fn log(&mut self, reason: &str, now: Instant) {
         if self.is_new(reason, now) {
             warn!("Connection to server interrupted: '{reason}'");
@@ -329,6 +330,7 @@ impl InterruptionLog {
         }
     }
 
+    /// Notes that the reason is logged now.
     fn note(&mut self, reason: &str, now: Instant) {
         let pause = match &self.last {
             Some(last) if last.reason == reason => (last.pause * 2).min(LOG_PAUSE_MAX),

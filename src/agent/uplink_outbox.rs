@@ -21,29 +21,29 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-/// States that wait in order; of more, only the newest of each instance is kept.
+/// States that wait. If there are more, only the newest of each instance is kept.
 const STATES: usize = 1024;
-/// States in one message, so that long texts fit.
+/// States in one message. With the longest texts they still fit.
 const BATCH: usize = 256;
 const _: () = assert!(BATCH * ADDITIONAL_INFO_MAX < FOREIGN_MESSAGE_MAX);
-/// Requests of workloads sent in a row while the load or a log waits.
+/// Requests of workloads that are sent in a row while the load or a log waits.
 const REQUESTS_IN_A_ROW: u32 = 16;
-/// Waiting cancellations: a dozen workloads cannot have more subscriptions. A connection that takes
+/// Cancellations that wait. A dozen workloads cannot have more subscriptions. A connection that takes
 /// none of them is about to be lost, and the subscriptions end with it.
 const CANCELS: usize = 2048;
-/// A request that takes more memory is large, in bytes. Encoding it takes longer than waking
-/// another thread.
+/// A request that takes more memory than this, in bytes, is large. Encoding it takes longer than
+/// waking another thread.
 pub(super) const LARGE_REQUEST: usize = 32 * 1024;
 
 /// A connection that takes messages; never waits.
 pub(crate) trait MessageSink: Send {
-    /// Whether a message can be taken; when not, the waker is woken as soon as one can.
+    /// Returns whether a message can be taken now. If not, the waker is woken as soon as one can.
     ///
     /// # Errors
     /// How the connection ended.
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), StreamEnd>>;
 
-    /// Takes a message, after [`Self::poll_ready`] has returned that it can.
+    /// Takes a message. Call [`Self::poll_ready`] first.
     ///
     /// # Errors
     /// How the connection ended.
@@ -91,24 +91,24 @@ impl Wake for WakeUplink {
 #[derive(Debug, Default)]
 struct Slots {
     states: VecDeque<WorkloadState>,
-    /// Length at which only the newest state of each instance is kept.
+    /// The number of states at which only the newest one of each instance is kept.
     thin_out_at: usize,
-    /// All own states were put. After the last of them the server gets a message that these are
-    /// all, and forgets instances that this agent does not have.
+    /// The waiting states contain all own instances. A message that says so follows them, and the
+    /// server then forgets other instances of this agent.
     complete: bool,
     /// The newest report of each staged instance.
     prepared: BTreeMap<InstanceName, PreparedInstance>,
     load: Option<AgentLoad>,
     /// Requests of workloads.
     requests: VecDeque<WaitingMessage<Request>>,
-    /// Cancellations of subscriptions that workloads do not read or need any more. They come before
-    /// requests, and never before the request that they cancel.
+    /// Cancellations of subscriptions that workloads do not read or need any more. They are sent
+    /// before requests. The request that one cancels was sent earlier.
     cancels: VecDeque<Request>,
-    /// Requests sent since load and logs were last considered.
+    /// The number of requests that were sent since the load and logs had their last chance.
     requests_in_a_row: u32,
     connected: bool,
-    /// At most one message of lines of each log stream, so that no stream delays another for long;
-    /// also the ends of refused ones, and samples of usage.
+    /// Lines of logs, ends of logs, and samples of the usage. A log stream has one message here at
+    /// most, so that it does not delay others for long.
     logs: VecDeque<WaitingMessage<ToServer>>,
 }
 
@@ -121,7 +121,7 @@ struct WaitingMessage<T> {
 }
 
 impl<T> WaitingMessage<T> {
-    /// Takes the message, which is about to be sent.
+    /// Takes the message to send it, and reports that.
     fn take(self) -> T {
         if let Some(taken) = &self.taken {
             taken.set();
@@ -130,7 +130,7 @@ impl<T> WaitingMessage<T> {
     }
 }
 
-/// Makes the two ends.
+/// Makes the two ends of an outbox.
 pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
     let slots = Slots {
         thin_out_at: STATES,
@@ -148,15 +148,15 @@ pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
 }
 
 impl UplinkOutbox {
-    /// Puts a state behind the pending ones; never waits. All are sent in order as long as there
-    /// are few.
+    /// Puts a state behind those that wait; never waits. As long as there are few, all are sent, in
+    /// this order.
     pub(crate) fn put(&self, state: WorkloadState) {
         self.0.slots.lock().put(state);
         self.0.wake();
     }
 
-    /// Puts the newest load. Without a connection it is dropped, since it would be old when there
-    /// is one.
+    /// Puts the newest load in the place of an older one. Without a connection it is dropped, since
+    /// it would be outdated on the next one.
     pub(crate) fn put_load(&self, load: AgentLoad) {
         let mut slots = self.0.slots.lock();
         if !slots.connected {
@@ -171,8 +171,8 @@ impl UplinkOutbox {
         }
     }
 
-    /// Puts the reports of staged instances. Without a connection they are dropped: each connection
-    /// gets all.
+    /// Puts reports of staged instances. Without a connection they are dropped, since the scheduler
+    /// repeats all of them on the next one.
     pub(crate) fn put_prepared(&self, reports: Vec<PreparedInstance>) {
         let mut slots = self.0.slots.lock();
         if reports.is_empty() || !slots.connected {
@@ -185,9 +185,8 @@ impl UplinkOutbox {
         self.0.wake();
     }
 
-    /// Puts the states of all own instances; waiting states are then out of date, except for
-    /// removals. With `complete` no other instances exist, and the server forgets all others of
-    /// this agent.
+    /// Puts the states of all own instances in the place of those that wait; only removals of other
+    /// instances stay. `complete`: there are no other instances, so the server must forget them.
     pub(crate) fn resynchronise(&self, own: Vec<WorkloadState>, complete: bool) {
         let mut slots = self.0.slots.lock();
         slots.thin_out();
@@ -202,8 +201,8 @@ impl UplinkOutbox {
         self.0.wake();
     }
 
-    /// Puts a request of a workload; never waits. Without a connection requests wait for one. For a
-    /// large one `taken` is set when it is about to be sent.
+    /// Puts a request of a workload; never waits. Without a connection it stays until there is one.
+    /// A large request has a descriptor `taken`, which is set when it is about to be sent.
     pub fn put_request(&self, request: Request, taken: Option<EventFd>) {
         let is_large = taken.is_some();
         let mut slots = self.0.slots.lock();
@@ -213,12 +212,12 @@ impl UplinkOutbox {
             taken,
         });
         drop(slots);
-        // Waking `uplink` to send it made a round trip 1.3 times as long in `./justw bench
-        // control`. A large request is encoded by `uplink` anyway, since `control` serves all
-        // workloads.
-        if !is_next || is_large || !self.0.send_unless_busy() {
-            self.0.wake();
+        // If possible it is sent here: waking `uplink` for it made a round trip 1.3 times as long in
+        // `./justw bench control`. Encoding a large one would keep `control` from other workloads.
+        if is_next && !is_large && self.0.send_unless_busy() {
+            return;
         }
+        self.0.wake();
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -239,7 +238,8 @@ impl UplinkOutbox {
         requests.any(|waiting| waiting.taken.is_some())
     }
 
-    /// Ends the requests with this prefix: unsent ones are dropped, and the others are cancelled.
+    /// Ends the requests with this prefix: drops those that were not sent, and puts the `cancels` of
+    /// the others.
     pub(crate) fn end_requests(&self, prefix: &str, cancels: Vec<Request>) {
         let mut slots = self.0.slots.lock();
         slots
@@ -251,8 +251,8 @@ impl UplinkOutbox {
         }
     }
 
-    /// Puts the cancellation of a subscription of a workload that was sent; never waits and never
-    /// fails. Without a connection there is nothing to cancel.
+    /// Puts the cancellation of a subscription that was sent; never waits. Without a connection there
+    /// is nothing to cancel.
     pub(crate) fn put_cancel(&self, request: Request) {
         let mut slots = self.0.slots.lock();
         if !slots.connected {
@@ -265,9 +265,8 @@ impl UplinkOutbox {
         self.0.wake();
     }
 
-    /// Puts lines or the end of a log, or a sample; never waits. `taken` is set when the next
-    /// message may be put. Returns false without a connection: the server has ended all log
-    /// requests with it.
+    /// Puts lines or the end of a log, or a sample; never waits. `taken` is set when the next message
+    /// may be put. Returns whether there is a connection; without one no log is requested any more.
     pub(crate) fn put_message(&self, message: ToServer, taken: Option<EventFd>) -> bool {
         let mut slots = self.0.slots.lock();
         if slots.connected {
@@ -283,8 +282,8 @@ impl OutboxState {
         let _ = self.wake.try_send(()); // Full: `uplink` is being woken already.
     }
 
-    /// Sends the next message if no other thread uses the connection. Returns whether nothing else
-    /// has to be done now; a thread that uses the connection may have missed the newest message.
+    /// Sends the next message if no other thread uses the connection. Returns whether `uplink` need
+    /// not be woken. If another thread uses the connection, it may have missed this message.
     fn send_unless_busy(&self) -> bool {
         let Some(mut sink) = self.sink.try_lock() else {
             return false;
@@ -292,10 +291,11 @@ impl OutboxState {
         let Some(sink) = sink.as_mut() else {
             return false;
         };
-        // When the connection is full `uplink` is woken later; when it is lost, its reader notices.
+        // If the connection is full, it wakes `uplink` itself. If it is lost, its reader notices.
         matches!(self.send_next(sink.as_mut()), Ok(Sent::One | Sent::Full))
     }
 
+    /// Sends the next message, if there is one and the connection takes it.
     fn send_next(&self, sink: &mut dyn MessageSink) -> Result<Sent, StreamEnd> {
         if self.slots.lock().is_empty() {
             return Ok(Sent::Nothing);
@@ -330,7 +330,7 @@ impl Slots {
         }
     }
 
-    /// Keeps the newest state of each instance, in the order of these.
+    /// Keeps only the newest state of each instance, in their order.
     fn thin_out(&mut self) {
         let mut seen = BTreeSet::new();
         let mut newest: VecDeque<WorkloadState> = VecDeque::new();
@@ -342,7 +342,7 @@ impl Slots {
         self.states = newest;
     }
 
-    /// Whether a request would be the next message.
+    /// Whether a request that is put now would be the next message.
     fn is_request_next(&self) -> bool {
         self.states.is_empty()
             && !self.complete
@@ -355,8 +355,8 @@ impl Slots {
         self.is_request_next() && self.load.is_none() && self.logs.is_empty()
     }
 
-    /// Takes the next message to send, if any: some states, each of another instance; that these
-    /// were all; the reports of staged instances; a request; the load; or lines of a log.
+    /// Takes the next message to send. In this order: states, the message that they are complete,
+    /// reports of staged instances, a request, the load, a message of a log.
     fn next(&mut self) -> Option<ToServer> {
         if let Some(states) = self.next_states() {
             return Some(ToServer::WorkloadStates(states));
@@ -368,7 +368,8 @@ impl Slots {
         if !self.prepared.is_empty() {
             return Some(ToServer::Prepared(self.next_prepared()));
         }
-        // A workload that sends requests without end must not keep everything else from the server.
+        // After some requests in a row the load and logs come first: a workload that sends requests
+        // all the time must not block them.
         let others_wait = self.load.is_some() || !self.logs.is_empty();
         if (self.requests_in_a_row < REQUESTS_IN_A_ROW || !others_wait)
             && let Some(request) = self.next_request()
@@ -383,14 +384,15 @@ impl Slots {
         Some(self.logs.pop_front()?.take())
     }
 
+    /// Takes some states, each of another instance.
     fn next_states(&mut self) -> Option<Vec<WorkloadState>> {
         let mut batch: Vec<WorkloadState> = Vec::new();
         let mut instances = BTreeSet::new();
         while let Some(next) = self.states.front()
             && batch.len() < BATCH
         {
-            // A second state of the same instance goes into the next message, so that the server
-            // sees both.
+            // A second state of an instance goes into the next message: of one message the server
+            // would use only the last.
             if !instances.insert(next.instance.clone()) {
                 break;
             }
@@ -402,6 +404,7 @@ impl Slots {
         Some(batch)
     }
 
+    /// Takes some reports of staged instances.
     fn next_prepared(&mut self) -> Vec<PreparedInstance> {
         let mut reports = Vec::new();
         while reports.len() < BATCH
@@ -412,6 +415,7 @@ impl Slots {
         reports
     }
 
+    /// Takes the next cancellation, or else the next request.
     fn next_request(&mut self) -> Option<Request> {
         if let Some(cancel) = self.cancels.pop_front() {
             return Some(cancel);
@@ -426,8 +430,8 @@ impl UplinkReader {
         &self.woken
     }
 
-    /// Sends waiting messages, as far as the connection takes them; [`Self::woken`] becomes ready
-    /// when it takes more.
+    /// Sends waiting messages until the connection takes no more. When it does again,
+    /// [`Self::woken`] becomes ready.
     ///
     /// # Errors
     /// How the connection ended.
@@ -440,13 +444,14 @@ impl UplinkReader {
         Ok(())
     }
 
-    /// There is a connection.
+    /// Sets the connection.
     pub(crate) fn connected_by(&self, sink: Box<dyn MessageSink>) {
         *self.shared.sink.lock() = Some(sink);
         self.shared.slots.lock().connected = true;
     }
 
-    /// The connection is lost. States and requests wait for the next one.
+    /// Removes the lost connection. States and requests wait for the next one, all other messages
+    /// are dropped.
     pub fn disconnected(&self) {
         *self.shared.sink.lock() = None;
         let mut slots = self.shared.slots.lock();

@@ -210,12 +210,12 @@ impl<C: Clock> Scheduler<C> {
     /// report covers that time as well.
     fn report_load(&mut self) {
         if self.connected
-            && let Some((cpu_usage, free_memory)) = self.load.sample()
+            && let Some(load) = self.load.sample()
         {
             self.uplink.put_load(AgentLoad {
                 agent: self.workloads.store.agent.to_string(),
-                cpu_usage,
-                free_memory,
+                cpu_usage: load.cpu_usage,
+                free_memory: load.free_memory,
             });
         }
     }

@@ -1,9 +1,9 @@
 //! The usage of one container: the files of its control groups, found through its main process.
 //!
-//! No engine is called. `/proc/<pid>/cgroup` names a path in each hierarchy. The part of it up to
-//! the last component that holds the container's id is the control group of the whole container;
-//! the processes may be in groups below it. Where no component holds the id, the group has other
-//! processes as well, and its numbers would be wrong.
+//! No engine is called. `/proc/<pid>/cgroup` names a path in each hierarchy. Its part up to the last
+//! component with the id of the container is the control group of the whole container. The process
+//! itself may be in a group below it. If no component contains the id, the group has other processes
+//! as well, so its numbers would be wrong.
 //!
 //! A controller is in one hierarchy of version 1 or in that of version 2, and a kernel may have
 //! both kinds.
@@ -18,7 +18,8 @@ use std::path::{Component, Path, PathBuf};
 
 /// Digits of the id of a container.
 const ID_DIGITS: usize = 64;
-/// Bytes that are read of a file: all of the short ones, and of long ones the part that is used.
+/// Bytes that are read of a file. This is all of most files; of long ones only the beginning is
+/// used.
 const FILE_BYTES: usize = 8 * 1024;
 
 /// Names of the files and entries with the memory of a control group.
@@ -48,12 +49,12 @@ pub(crate) struct ContainerUsage {
     pub(crate) start_ticks: Option<u64>,
 }
 
-/// The content of the files of a container's control groups.
+/// The result of reading the control groups of a container.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CgroupReading {
     /// Its numbers.
     Usage(ContainerUsage),
-    /// It has no control group of its own, or none that can be seen from here.
+    /// It has no control group of its own, or none that this process can see.
     NoCgroup,
     /// Its main process has ended.
     Ended,
@@ -62,20 +63,20 @@ pub(crate) enum CgroupReading {
 /// A mounted hierarchy.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
-    /// Its controllers; `None` for version 2, which has all that no hierarchy of version 1 has.
+    /// Its controllers; `None` for version 2, which has all that are not in a hierarchy of version 1.
     controllers: Option<Vec<String>>,
     /// The control group that is mounted, normally `/`.
     root: PathBuf,
     point: PathBuf,
 }
 
-/// The mounted hierarchies. Each container adds lines to the kernel's list of mounts, so that
-/// reading it costs as much as the files of several containers; hierarchies stay where they are.
+/// The mounted hierarchies. They are read once, since they do not change: each container adds lines to
+/// the kernel's list of mounts, so reading it takes long.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hierarchies(Vec<Mount>);
 
 impl Hierarchies {
-    /// Reads them below `top`, normally `/`.
+    /// Reads the list of mounts below `top`, normally `/`.
     pub(crate) fn read(top: &Path) -> io::Result<Self> {
         let mounts = fs::read_to_string(top.join("proc/self/mountinfo"))?;
         Ok(Self(mounts.lines().filter_map(mount).collect()))
@@ -92,7 +93,7 @@ pub(crate) struct CgroupReader<'h> {
 }
 
 impl<'h> CgroupReader<'h> {
-    /// Reads the files below `top`, normally `/`.
+    /// Returns a reader of the files below `top`, normally `/`.
     pub(crate) fn new(top: &'h Path, hierarchies: &'h Hierarchies) -> Self {
         Self {
             top,
@@ -107,6 +108,7 @@ impl<'h> CgroupReader<'h> {
         let Some(groups) = self.text(&of_process.join("cgroup")).map(str::to_owned) else {
             return CgroupReading::Ended;
         };
+        // First: the control group of each controller.
         let groups = Groups {
             text: &groups,
             id: &process.container.0,
@@ -117,6 +119,7 @@ impl<'h> CgroupReader<'h> {
         if memory.is_none() && cpu.is_none() && pids.is_none() {
             return CgroupReading::NoCgroup;
         }
+        // Then: their files.
         let start_ticks = self.text(&of_process.join("stat")).and_then(start_ticks);
         let mut usage = WorkloadUsage::default();
         if let Some(group) = memory
@@ -159,8 +162,8 @@ impl<'h> CgroupReader<'h> {
             let Ok(below) = group.path.strip_prefix(&mount.root) else {
                 continue;
             };
-            // A group above the root of our namespace is shown with `..`, which leads elsewhere
-            // here.
+            // A group above the root of this namespace is shown with `..`. Here that would be the
+            // path of another folder.
             let mut parts = below.components();
             if !parts.all(|part| matches!(part, Component::Normal(_))) {
                 return None;
@@ -171,7 +174,7 @@ impl<'h> CgroupReader<'h> {
         None
     }
 
-    /// The text of a file, or its beginning.
+    /// The first [`FILE_BYTES`] of a file, without a character that is cut.
     fn text(&mut self, path: &Path) -> Option<&str> {
         let mut file = File::open(path).ok()?;
         let length = file.read(&mut self.buffer).ok()?;
@@ -227,7 +230,8 @@ fn mount(line: &str) -> Option<Mount> {
     })
 }
 
-/// Reads a path as the kernel writes it there: blanks and some others as three octal digits.
+/// Reads a path of `/proc/self/mountinfo`. The kernel writes blanks and some other characters in it
+/// as `\` and three octal digits.
 fn unescaped(text: &str) -> PathBuf {
     let mut path = String::new();
     let mut rest = text;
@@ -254,7 +258,7 @@ struct Groups<'t> {
 /// The control group of a container for one controller.
 #[derive(Debug, PartialEq, Eq)]
 struct Group<'t> {
-    /// The controller when its hierarchy is of version 1.
+    /// The controller, if its hierarchy is of version 1.
     controller: Option<&'t str>,
     path: &'t Path,
 }
@@ -266,11 +270,12 @@ impl Group<'_> {
 }
 
 impl<'t> Groups<'t> {
-    /// The container's own group for `controller`: of its hierarchy of version 1, or of version 2.
+    /// The container's own group for `controller`: in its hierarchy of version 1, if there is one,
+    /// otherwise in that of version 2.
     fn of(&self, controller: &'t str) -> Option<Group<'t>> {
         let mut of_v2 = None;
         for line in self.text.lines() {
-            // The number of the hierarchy, its controllers, the path.
+            // A line has the number of the hierarchy, its controllers and the path.
             let Some((_, rest)) = line.split_once(':') else {
                 continue;
             };
@@ -287,6 +292,7 @@ impl<'t> Groups<'t> {
         self.group(None, of_v2?)
     }
 
+    /// The container's own group in the path of its process.
     fn group(&self, controller: Option<&'t str>, path: &'t str) -> Option<Group<'t>> {
         Some(Group {
             controller,
@@ -295,7 +301,7 @@ impl<'t> Groups<'t> {
     }
 }
 
-/// The part of the path up to and including the last component that holds the container's id.
+/// The part of the path up to the last component that contains the container's id, with that.
 fn own_part<'t>(path: &'t str, id: &str) -> Option<&'t str> {
     if id.len() != ID_DIGITS || !id.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
@@ -306,9 +312,9 @@ fn own_part<'t>(path: &'t str, id: &str) -> Option<&'t str> {
     Some(&path[..begin + id.len() + end])
 }
 
-/// When the process of this `/proc/<pid>/stat` was started. The name of its program, in
-/// parentheses, may hold anything.
+/// When a process was started, from its `/proc/<pid>/stat`.
 fn start_ticks(stat: &str) -> Option<u64> {
+    // The name of the program, in parentheses, may contain any characters, even parentheses.
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_ascii_whitespace().nth(19)?.parse().ok()
 }

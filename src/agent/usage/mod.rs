@@ -1,5 +1,5 @@
-//! The usage of the workloads of this agent and of its node, read from the kernel's files on
-//! request only.
+//! The usage of the workloads of this agent and of its node. It is read from files of the kernel,
+//! and only on request.
 //!
 //! Between two requests there is no thread, no timer and no open file. The state checkers have the
 //! main process of each container; [`cgroups`] finds its control groups.
@@ -31,17 +31,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Responds to requests of the server. At most one thread takes a sample; a newer request replaces
-/// the one that it responds to.
+/// Responds to requests of the server. At most one thread takes a sample, and its sample is the
+/// response to the newest request.
 pub(crate) struct UsageRequests {
     outbox: UplinkOutbox,
     sampler: Arc<UsageSampler>,
-    /// The number of the newest request, as long as a thread takes the sample for it.
+    /// The number of the newest request, while a thread takes a sample.
     newest: Arc<Mutex<Option<u64>>>,
 }
 
 impl UsageRequests {
-    /// Samples by `sampler` are put into `outbox`, behind more important messages.
+    /// Returns a value that puts samples of `sampler` into `outbox`.
     pub(crate) fn new(outbox: UplinkOutbox, sampler: UsageSampler) -> Self {
         Self {
             outbox,
@@ -54,7 +54,7 @@ impl UsageRequests {
     // [impl->swdd~usage-on-request~1]
     pub(crate) fn request(&self, number: u64) {
         if self.newest.lock().replace(number).is_some() {
-            return; // The sample under way is sent as the response to this one.
+            return; // The sample under way is the response to this request.
         }
         let newest = self.newest.clone();
         let outbox = self.outbox.clone();
@@ -63,7 +63,7 @@ impl UsageRequests {
             let usage = sampler.sample_with_images();
             if let Some(number) = newest.lock().take() {
                 let response = ToServer::UsageResponse { number, usage };
-                let _ = outbox.put_message(response, None); // Dropped without a server.
+                let _ = outbox.put_message(response, None); // Without a server it is dropped.
             }
         });
         if let Err(error) = thread {
@@ -95,13 +95,14 @@ pub(crate) struct UsageSampler {
 pub(crate) struct Sample {
     /// The values for the server.
     pub(crate) usage: AgentUsage,
-    /// When the main process of each instance was started, in milliseconds since boot; of several
-    /// containers the oldest.
+    /// When the main process of each instance was started, in milliseconds since boot. With several
+    /// containers, that of the oldest one.
     pub(crate) started_ms: BTreeMap<InstanceName, u64>,
 }
 
 impl UsageSampler {
-    /// Reads the files below `top`, normally `/`, of the processes that these state checkers watch.
+    /// Returns a sampler of the processes that these state checkers watch. It reads files below
+    /// `top`, normally `/`.
     pub(crate) fn new(
         top: &Path,
         checkers: Vec<Sender<WatchCommand>>,
@@ -116,7 +117,7 @@ impl UsageSampler {
         }
     }
 
-    /// Takes a sample with the known bytes of images: no engine is called.
+    /// Takes a sample with the bytes of images, as far as they are known. No engine is called.
     // [impl->swdd~agent-shows-bytes-of-images~1]
     pub(crate) fn sample_with_images(&self) -> AgentUsage {
         let mut usage = self.sample().usage;
@@ -128,8 +129,8 @@ impl UsageSampler {
         usage
     }
 
-    /// Takes a sample; waits at most [`USAGE_PROCESSES_MAX`] for the state checkers. Instances of
-    /// one that did not reply are not in it.
+    /// Takes a sample. Waits at most [`USAGE_PROCESSES_MAX`] for the state checkers; if one does not
+    /// reply in time, its instances are left out.
     pub(crate) fn sample(&self) -> Sample {
         self.sample_of(&self.watched(), since(ClockId::Boottime))
     }
@@ -142,7 +143,7 @@ impl UsageSampler {
             let command = WatchCommand::ListWatched {
                 reply: reply.clone(),
             };
-            let _ = checker.send_deadline(command, until); // Not in time: left out.
+            let _ = checker.send_deadline(command, until); // Its reply is missing then.
         }
         drop(reply);
         let mut watched = Vec::new();
@@ -161,10 +162,13 @@ impl UsageSampler {
         Some(self.hierarchies.get_or_init(|| read))
     }
 
+    /// Takes a sample of the node and of these instances.
     fn sample_of(&self, watched: &[InstanceProcesses], since_boot: Duration) -> Sample {
+        // First: the node.
         let mut sample = Sample::default();
         sample.usage.sampled_usec = u64::try_from(since(ClockId::Monotonic).as_micros()).ok();
         sample.usage.node = resources::node_usage(&self.top.join("proc"));
+        // Then: the instances.
         let unreadable = Hierarchies::default();
         let hierarchies = self.hierarchies().unwrap_or(&unreadable);
         let mut cgroups = CgroupReader::new(&self.top, hierarchies);
@@ -199,8 +203,9 @@ fn add_images(usage: &mut AgentUsage, images: &ImageReport) {
     }
 }
 
+/// The time of a clock that counts from boot.
 fn since(clock: ClockId) -> Duration {
-    // Neither of the clocks used here is ever negative.
+    // Such a clock is never negative.
     Duration::try_from(clock_gettime(clock)).unwrap_or_default()
 }
 
@@ -211,8 +216,7 @@ struct InstanceUsage {
     started_ms: Option<u64>,
 }
 
-/// The usage of an instance with these containers. A value that one of several lacks is unknown of
-/// all of them.
+/// The usage of an instance with these containers. A value that one of them lacks is unknown.
 fn usage_of(readings: Vec<CgroupReading>, restarts: u32, since_boot: Duration) -> InstanceUsage {
     if readings.contains(&CgroupReading::NoCgroup) {
         return InstanceUsage {
@@ -223,17 +227,19 @@ fn usage_of(readings: Vec<CgroupReading>, restarts: u32, since_boot: Duration) -
             started_ms: None,
         };
     }
+    // First: the sums.
     let mut all: Option<ContainerUsage> = None;
     for reading in readings {
         if let CgroupReading::Usage(one) = reading {
-            all = Some(match all {
-                Some(others) => together(&others, &one),
-                None => one,
-            });
+            all = match all {
+                Some(others) => Some(together(&others, &one)),
+                None => Some(one),
+            };
         }
     }
     let mut all = all.unwrap_or_default();
     all.usage.restarts = Some(restarts.into());
+    // Then: the times, in milliseconds.
     let Some(ticks) = all.start_ticks else {
         return InstanceUsage {
             usage: all.usage,
@@ -250,9 +256,10 @@ fn usage_of(readings: Vec<CgroupReading>, restarts: u32, since_boot: Duration) -
     }
 }
 
-/// The usage of two containers together. Their peaks were not at the same time.
+/// The usage of two containers together, without peaks: they were not at the same time.
 fn together(one: &ContainerUsage, other: &ContainerUsage) -> ContainerUsage {
-    let (a, b) = (&one.usage, &other.usage);
+    let a = &one.usage;
+    let b = &other.usage;
     let start_ticks = match (one.start_ticks, other.start_ticks) {
         (Some(one), Some(other)) => Some(one.min(other)),
         _ => None,
@@ -269,6 +276,7 @@ fn together(one: &ContainerUsage, other: &ContainerUsage) -> ContainerUsage {
     }
 }
 
+/// The sum; `None` if one of them is unknown.
 fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one?.checked_add(other?)
 }
