@@ -1,9 +1,9 @@
 //! Removes folders that a container could write to, however deep they are nested.
 //!
-//! Nothing here recurses: a folder inside a folder that is not empty is moved up to the outermost
-//! one, and is emptied there. So depth costs neither stack nor descriptors nor long paths. Even
-//! when entries are renamed or replaced meanwhile, only entries of folders that were opened without
-//! following a link are removed.
+//! There is no recursion: an inner folder that is not empty is moved up to the outermost one, and
+//! emptied there. So deep folders need neither stack nor descriptors nor long paths. Folders are
+//! opened without following links, so that entries which are replaced meanwhile do not lead
+//! elsewhere.
 //!
 //! Thread: `wl:<name>`, which owns the folder of its workload; `removal` after a start, for folders
 //! whose removal took too long before.
@@ -23,16 +23,16 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Tries to find a free name for a folder that is moved. It is random, so the first one is free
-/// unless an attacker watches.
+/// Tries to find a free name for a folder that is moved. Names are random, so only an attacker can
+/// make the first one fail.
 const NAME_TRIES: u32 = 8;
 
-/// The beginning of names of folders that were set aside to be removed. No workload has such a
-/// name.
+/// The beginning of the names of folders that were set aside for a later removal. No workload has
+/// such a name.
 const REMOVING: &str = ".removing-";
 
-/// Removes `folder` and its entries, for at most `limit`. A missing one is fine, any other failure
-/// is logged. When it takes longer, the rest is set aside beside it, for [`remove_set_aside`].
+/// Removes `folder` with all its entries. Failures are logged; a missing folder is none. If it takes
+/// longer than `limit`, the rest is set aside for [`remove_set_aside`].
 pub(crate) fn remove_folder(folder: &Path, clock: &impl Clock, limit: Duration) {
     let removal = FolderRemoval {
         clock,
@@ -51,6 +51,7 @@ pub(crate) fn remove_folder(folder: &Path, clock: &impl Clock, limit: Duration) 
     }
 }
 
+/// Renames a folder, so that its name is free and a later agent removes it.
 fn set_aside(folder: &Path) {
     if let Err(error) = fs::rename(folder, folder.with_file_name(new_name())) {
         let folder = folder.display();
@@ -58,12 +59,11 @@ fn set_aside(folder: &Path) {
     }
 }
 
-/// Removes the folders that an earlier agent has set aside in the agent's `folder`. The thread for
-/// that ends with the last of them and is not waited for. A removal that takes more than
-/// [`REMOVAL_MAX`] is continued with the next start.
+/// Removes the folders that were set aside in the agent's `folder`, on a thread of its own, and does
+/// not wait for that. A removal that takes more than [`REMOVAL_MAX`] is continued at the next start.
 pub(crate) fn remove_set_aside(folder: &Path) {
     let mut folders: Vec<PathBuf> = Vec::new();
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+    for entry in readable_entries(folder) {
         let name = entry.file_name();
         if name.as_encoded_bytes().starts_with(REMOVING.as_bytes()) {
             folders.push(entry.path());
@@ -84,22 +84,31 @@ pub(crate) fn remove_set_aside(folder: &Path) {
     }
 }
 
-/// Removes the entries of the agent's `folder` that `keeps` does not name, as [`remove_set_aside`].
+/// Sets the entries of the agent's `folder` aside, except those that it `keeps`, and removes all that
+/// were set aside.
 pub(crate) fn remove_left(folder: &Path, keeps: impl Fn(&str) -> bool) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+    for entry in readable_entries(folder) {
         let name = entry.file_name();
         let Some(name) = name.to_str() else {
             continue;
         };
         if !name.starts_with(REMOVING) && !keeps(name) {
-            // When it fails, the entry stays until the next start.
+            // If it fails, the entry stays until the next start.
             let _ = fs::rename(entry.path(), folder.join(new_name()));
         }
     }
     remove_set_aside(folder);
 }
 
-/// A name that is free, unless an attacker watches.
+/// The entries of a folder that can be read; none if the folder cannot be read.
+fn readable_entries(folder: &Path) -> Vec<fs::DirEntry> {
+    match fs::read_dir(folder) {
+        Ok(entries) => entries.flatten().collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// A random name for a folder that is set aside or moved.
 fn new_name() -> String {
     format!("{REMOVING}{:016x}", fastrand::u64(..))
 }
@@ -107,14 +116,14 @@ fn new_name() -> String {
 /// The progress of a removal of entries.
 #[derive(Default)]
 struct RemovalProgress {
-    /// Entries that were removed or moved.
+    /// The number of entries that were removed or moved.
     moves: usize,
     /// The first failure.
     failure: Option<Errno>,
 }
 
 impl RemovalProgress {
-    /// The progress with one entry.
+    /// The progress after one entry.
     fn of_one(result: Result<(), Errno>) -> Self {
         match result {
             Ok(()) => Self {
@@ -151,13 +160,17 @@ enum Attempt {
 }
 
 impl<C: Clock> FolderRemoval<'_, C> {
+    /// Removes a folder with all its entries.
+    ///
+    /// # Errors
+    /// The first failure, or `TimedOut` when it takes too long.
     fn remove(&self, folder: &Path) -> io::Result<()> {
         if remove_entry(CWD, folder)? == Attempt::Gone {
             return Ok(());
         }
         let top = open_folder(CWD, folder)?;
+        // Several rounds are needed: a listing may miss entries that are moved up while it is read.
         loop {
-            // Entries that are moved up while a listing is read may be missing in it.
             let progress = self.remove_entries(&top, |name| self.flatten(&top, name))?;
             match remove_entry(CWD, folder)? {
                 Attempt::Gone => return Ok(()),
@@ -169,8 +182,8 @@ impl<C: Clock> FolderRemoval<'_, C> {
         }
     }
 
-    /// Removes the entries of `folder`; `not_empty` is called for folders that are not empty. When
-    /// nothing was removed or moved, another try would change nothing.
+    /// Removes the entries of `folder`. For each inner folder that is not empty, `not_empty` is called
+    /// instead.
     fn remove_entries(
         &self,
         folder: &OwnedFd,
@@ -190,12 +203,12 @@ impl<C: Clock> FolderRemoval<'_, C> {
         Ok(progress)
     }
 
-    /// Removes the folder `name` of `top`. Its entries are removed, or moved to `top` when they are
-    /// folders that are not empty.
+    /// Removes the folder `name` in `top`. Its entries are removed; inner folders that are not empty
+    /// are moved to `top`.
     fn flatten(&self, top: &OwnedFd, name: &CStr) -> io::Result<RemovalProgress> {
         let folder = match open_folder(top, name) {
             Ok(folder) => folder,
-            // Replaced meanwhile.
+            // It was replaced or removed meanwhile.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 return Ok(RemovalProgress::default());
             }
@@ -210,6 +223,8 @@ impl<C: Clock> FolderRemoval<'_, C> {
         Ok(progress)
     }
 
+    /// # Errors
+    /// `TimedOut` when the removal takes too long.
     fn check_time(&self) -> io::Result<()> {
         if self.clock.now() < self.until {
             return Ok(());
@@ -230,7 +245,7 @@ fn entries(
     }))
 }
 
-/// Removes a file, link or empty folder. A missing one is gone.
+/// Tries to remove an entry: a file, a link or an empty folder. A missing one is `Gone` as well.
 fn remove_entry<P: rustix::path::Arg + Copy>(
     parent: impl AsFd,
     name: P,
@@ -243,13 +258,13 @@ fn remove_entry<P: rustix::path::Arg + Copy>(
     match unlinkat(&parent, name, AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => Ok(Attempt::Gone),
         Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(Attempt::NotEmpty),
-        Err(Errno::NOTDIR) => Err(not_a_file), // A file that must not be removed.
+        Err(Errno::NOTDIR) => Err(not_a_file), // It is a file that cannot be removed.
         Err(errno) => Err(errno),
     }
 }
 
-/// Opens a folder, never through a link, so that its content can be removed: its owner may have
-/// taken that right from itself.
+/// Opens a folder, never through a link, and makes it readable and writable for its owner, so that
+/// its entries can be removed.
 fn open_folder<P: rustix::path::Arg + Copy>(
     parent: impl AsFd,
     name: P,
@@ -264,20 +279,20 @@ fn open_folder<P: rustix::path::Arg + Copy>(
         opened => {
             let folder = opened?;
             if !Mode::from_raw_mode(fstat(&folder)?.st_mode).contains(Mode::RWXU) {
-                let _ = fchmod(&folder, Mode::RWXU); // Root does without.
+                let _ = fchmod(&folder, Mode::RWXU); // Root can do without.
             }
             Ok(folder)
         }
     }
 }
 
-/// Moves the folder `name` of `from` to `top`, under a name of its own.
+/// Moves the folder `name` of `from` to `top`, under a free name. A missing one counts as moved.
 fn lift(from: &OwnedFd, name: &CStr, top: &OwnedFd) -> rustix::io::Result<()> {
     let mut last = Errno::EXIST;
     for _ in 0..NAME_TRIES {
         match renameat(from, name, top, new_name()) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
-            // Its entry `..` changes, so it must be writable.
+            // It must be writable, since its entry `..` changes. Opening it makes it so.
             Err(Errno::ACCESS) => drop(open_folder(from, name)?),
             Err(errno @ (Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR)) => {
                 last = errno

@@ -1,12 +1,12 @@
-//! Plans in, containers running, states out: starts the agent's threads and hands out the channels.
+//! The agent: it runs the workloads of one node. This file starts its threads and connects them.
 //!
-//! Thread: `main` starts and ends; see the files for the threads.
+//! Thread: `main` starts and ends the agent; each file names its own threads.
 //!
-//! Follow one workload: [`uplink`] receives it. [`scheduler`] keeps it until its dependencies are
-//! met and then makes it the target of its control loop. [`workload`] prepares its start meanwhile,
-//! and calls the engine. [`state_checker`] reports the states of its container, which go back
-//! through [`workload`], [`scheduler`] and [`uplink_outbox`] to the server. Its requests to the
-//! cluster, and their responses, go through [`control_interface`].
+//! The way of one workload: [`uplink`] receives it. [`scheduler`] keeps it until its dependencies
+//! are met, then makes it the target of its control loop. [`workload`] is that loop: it may prepare
+//! the start meanwhile, and calls the engine. [`state_checker`] reports the states of the container.
+//! They go back through [`workload`], [`scheduler`] and [`uplink_outbox`] to the server. Requests of
+//! the workload to the cluster, and their responses, go through [`control_interface`].
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
@@ -73,20 +73,22 @@ use workload::{Connector, EngineSource, Engines, LoopContext};
 
 /// A running agent.
 pub struct Agent {
-    /// Dropping these ends the threads.
-    running: (Sender<()>, OwnedFd),
+    /// All threads except `control` end when this is dropped.
+    running: Sender<()>,
+    /// The thread `control` ends when this is closed.
+    control_running: OwnedFd,
     threads: Vec<Thread>,
-    /// Locked until the threads have ended.
+    /// The lock of the folder, which is held until the threads have ended.
     _folder: Option<File>,
 }
 
 impl Agent {
-    /// Starts all threads; the ones that the agent cannot do without are `watched`. `refused` is
-    /// called with the text of the server when it will never accept us.
+    /// Starts all threads. Those that the agent needs most are `watched` by the watchdog. `refused`
+    /// is called with the server's text if it will never accept this agent.
     ///
     /// # Errors
-    /// When the system gives no thread, or the run folder cannot be used, because another agent
-    /// uses it for example.
+    /// A thread cannot be started, or the run folder cannot be used. For example another agent may
+    /// use it.
     #[inline(never)] // Else `main` keeps the frame of this while it waits.
     pub fn start(
         settings: AgentSettings,
@@ -94,8 +96,10 @@ impl Agent {
         status: StatusBoard,
         refused: impl FnOnce(String) + Send + 'static,
     ) -> io::Result<Self> {
+        // First: the run folder.
         let folder = own_folder(&settings.folder, &settings.name)?;
         folder_removal::remove_set_aside(&settings.folder);
+        // Then: the channels, the engines, and the control interfaces.
         // [impl->swdd~agent-uses-bounded-channels~1]
         let (inbox, events) = bounded(SCHEDULER_INBOX);
         let (running, stop) = bounded::<()>(0);
@@ -106,6 +110,7 @@ impl Agent {
         let control = ControlHub::new(outbox.clone(), settings.control_message_max.0 as usize)?;
         let (control_stop, control_running) = pipe_with(PipeFlags::CLOEXEC)?;
         threads.push(control.start(SystemClock, control_stop, watched)?);
+        // Then: the values that all control loops share.
         let images = settings.cleanup.as_ref().map(|_| ImageInbox::new());
         let calls = CallContext {
             folder: settings.folder,
@@ -135,6 +140,7 @@ impl Agent {
             control: control.clone(),
             probes: Arc::new(Prober::new(SystemClock)?),
         };
+        // Then: threads that only some settings need.
         let removes_images = images.is_some();
         if let (Some(images), Some(cleanup)) = (images, settings.cleanup) {
             threads.push(images.start(
@@ -162,6 +168,7 @@ impl Agent {
                 stop.clone(),
             )?);
         }
+        // Finally: the scheduler and the connection to the server.
         let facts = NodeFacts::new(settings.tags.clone());
         let start_loop = scheduler::workloads::on_threads();
         let workloads = WorkloadRecords::new(
@@ -211,24 +218,25 @@ impl Agent {
             }
         })?);
         Ok(Self {
-            running: (running, control_running),
+            running,
+            control_running,
             threads,
             _folder: folder,
         })
     }
 
-    /// Ends the threads; returns the names of those that have not ended in time. Workloads continue
-    /// to run, and the next agent adopts them: engine calls are not waited for, nothing in the run
-    /// folder is removed.
+    /// Ends the threads. Returns the names of those that have not ended in time. Workloads continue
+    /// to run, and nothing in the run folder is removed, so that the next agent adopts them.
     pub fn stop(self) -> Vec<String> {
         drop(self.running);
+        drop(self.control_running);
         threads::join_all(self.threads, AGENT_STOP_DEADLINE)
     }
 }
 
-/// Locks the folder while this agent runs. A second agent of the same name would end the engine
-/// calls of the first one as those of an earlier agent, and both would create containers of the
-/// same workloads.
+/// Locks the folder while this agent runs. Otherwise a second agent of the same name would take the
+/// engine calls of the first one for those of an earlier agent and end them, and both would create
+/// containers of the same workloads.
 fn own_folder(folder: &Path, name: &str) -> io::Result<Option<File>> {
     match File::open(folder).and_then(folder_lock::lock) {
         Ok(Some(lock)) => Ok(Some(lock)),
@@ -250,8 +258,8 @@ fn own_folder(folder: &Path, name: &str) -> io::Result<Option<File>> {
     }
 }
 
-/// Starts the state checkers of the enabled runtimes. They cost nothing until a workload uses them.
-/// No engine is called yet, so one that is not installed is no error.
+/// Starts the state checkers of the enabled runtimes. No engine is called until a workload needs it,
+/// so one that is not installed is no error.
 // [impl->swdd~agent-supports-podman~2]
 // [impl->swdd~agent-supports-podman-kube-runtime~1]
 fn start_engines(

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 /// The config file when no option names one.
 pub(crate) const DEFAULT_CONFIG_FILE: &str = "/etc/ankaios/ank-agent.conf";
-/// Creates at the same time on a machine with few cores; twice the number of cores on others.
+/// The least default of `max_parallel_starts`, which is twice the number of cores.
 const PARALLEL_STARTS_MIN: usize = 4;
 const DEFAULT_SERVER_URL: &str = "https://127.0.0.1:25551";
 const SCHEMES: &str = " Write it as http://<host>:<port>, https://<host>:<port> or unix:///<path>";
@@ -109,8 +109,8 @@ struct AgentKeys {
     #[serde(default, deserialize_with = "prepare_level")]
     prepare: PrepareLevel,
     #[serde(default)]
-    // Containers of an agent that are initialised and wait for their start, at most. Each takes
-    // about 12 MiB of memory, so the highest value takes about a gigabyte.
+    // Most containers that are initialised and wait for their start. Each takes about 12 MiB of
+    // memory, so the highest value takes about a gigabyte.
     prepare_max: Number<0, 64, 4>,
     /// Seconds.
     #[serde(default)]
@@ -125,11 +125,12 @@ struct AgentKeys {
     #[serde(default)]
     image_cleanup: Cleanup,
     #[serde(default)]
-    // Versions of a workload whose images stay beside those of the desired one. Rollbacks need one.
+    // Versions of a workload whose images are kept, beside the desired one. A rollback needs one.
     image_history: Number<0, 100, 1>,
     state_dir: Option<PathBuf>,
 }
 
+/// The values of `image_cleanup`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Cleanup {
@@ -139,7 +140,7 @@ enum Cleanup {
     Replaced,
 }
 
-/// One of the levels in lower case.
+/// Reads a level, which is written in lower case.
 fn prepare_level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PrepareLevel, D::Error> {
     let text = String::deserialize(deserializer)?;
     for level in PrepareLevel::ALL {
@@ -152,6 +153,7 @@ fn prepare_level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PrepareLe
     )))
 }
 
+/// The values of `rerun_finished`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Rerun {
@@ -190,9 +192,9 @@ const KNOWN_KEYS: [&str; 22] = [
 pub struct AgentSettings {
     /// Name of this agent, checked.
     pub name: String,
-    /// Where the server is.
+    /// The address of the server.
     pub url: ServerUrl,
-    /// How the connection is protected.
+    /// The protection of the connection.
     pub security: Security,
     /// The agent's folder below the run folder, absolute; it exists.
     pub folder: PathBuf,
@@ -202,30 +204,30 @@ pub struct AgentSettings {
     pub(crate) runtimes: BTreeSet<&'static str>,
     /// Longest create; `None` has no limit.
     pub(crate) create_timeout: Option<Duration>,
-    /// Failed creates are retried this often; `None` has no limit.
+    /// The number of retries of a failed create; `None` for no limit.
     pub(crate) retry_limit: Option<u32>,
     /// Whether restarts are delayed.
     pub(crate) restart_backoff: bool,
-    /// Finished workloads that ended since the node booted do not run again after a restart of the
-    /// agent.
+    /// After a restart of the agent, workloads that have ended since the node was booted are not
+    /// started again.
     pub(crate) keeps_finished: bool,
-    /// Creates at the same time.
+    /// Most starts at the same time.
     pub(crate) parallel_starts: usize,
-    /// How far starts of workloads that wait are prepared when they do not say it themselves.
+    /// How far waiting starts are prepared if the workload does not say it.
     pub(crate) prepare: PrepareLevel,
-    /// Containers that are initialised and wait, at most.
+    /// Most containers that are initialised and wait.
     pub(crate) prepare_max: usize,
     /// Number of cores.
     pub(crate) cores: usize,
-    /// How often a full listing of the containers repairs what no event shows.
+    /// Interval of full listings, which show changes that no event reports.
     pub(crate) listing_interval: Duration,
     /// Largest message sent and received.
     pub(crate) message_max: MessageSize,
     /// Longest message of a workload.
     pub(crate) control_message_max: ControlMessageSize,
-    /// Where metrics are written, if they are.
+    /// The settings of the metrics; `None` when none are written.
     pub(crate) metrics: Option<MetricsSettings>,
-    /// How images are cleaned up, if they are.
+    /// The settings of the clean-up of images; `None` when there is none.
     pub(crate) cleanup: Option<CleanupSettings>,
     /// The config file in use.
     pub config_file: Option<PathBuf>,
@@ -243,7 +245,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The machine we run on.
+    /// The machine of this process.
     pub fn this() -> Self {
         let temporary = match std::env::var_os("TMPDIR") {
             Some(folder) => PathBuf::from(folder),
@@ -262,7 +264,8 @@ pub fn command() -> clap::Command {
     AgentArguments::command()
 }
 
-/// Reads the settings, options before environment before config file, and creates the run folder.
+/// Reads the settings, and creates the run folder. Options come before the environment, and that
+/// before the config file.
 #[inline(never)] // Else `main` keeps the frame of this while it waits.
 pub fn read(
     arguments: impl IntoIterator<Item = OsString>,
@@ -279,6 +282,7 @@ pub fn read(
     combine(&matches, options, file.as_ref(), machine)
 }
 
+/// Combines the options with the config file, and checks the values.
 fn combine(
     matches: &ArgMatches,
     options: AgentArguments,
@@ -305,7 +309,7 @@ fn combine(
     ];
     // [impl->swdd~agent-provides-file-paths-to-communication-middleware~1]
     let pems = pems.overridden_by(paths)?;
-    // Then: the values that have to be checked. An error names the place in the file, if any.
+    // Then: the values that are checked. An error names the place in the config file, if any.
     let name_place = place(file, "name", options.name.is_none() && keys.name.is_some());
     let name = checked_name(options.name.or(keys.name).unwrap_or_default(), &name_place)?;
     let is_in_file = options.run_folder.is_none() && keys.run_folder.is_some();
@@ -385,7 +389,8 @@ fn combine(
     })
 }
 
-/// The place of a key in the config file, for an error; empty when its value is not from there.
+/// A text with the place of a key in the config file, for an error. Empty if the value is not from
+/// that file.
 fn place(file: Option<&ConfigFile>, key: &str, is_in_file: bool) -> String {
     match file {
         Some(file) if is_in_file => format!(" ({}: '{key}')", file.place(key)),
@@ -393,8 +398,8 @@ fn place(file: Option<&ConfigFile>, key: &str, is_in_file: bool) -> String {
     }
 }
 
-/// Checks the address before the certificates: one without scheme does not say whether they are
-/// needed.
+/// Reads the address of the server. The error names the schemes, since these decide whether
+/// certificates are needed.
 fn parse_url(url: &str, place: &str) -> Result<ServerUrl, SettingsError> {
     ServerUrl::parse(url).map_err(|error| {
         let schemes = if url.starts_with("unix:") {
@@ -409,8 +414,7 @@ fn parse_url(url: &str, place: &str) -> Result<ServerUrl, SettingsError> {
     })
 }
 
-/// How the connection is protected. That to a Unix domain socket is protected by the permissions of
-/// the socket.
+/// The protection of the connection. A Unix domain socket needs none, since it has permissions.
 // [impl->swdd~agent-fails-on-missing-file-paths-and-insecure-cli-arguments~1]
 fn security_of(
     url: &str,
@@ -441,21 +445,16 @@ pub(crate) fn unsupported_runtime(runtime: &str) -> String {
     format!("Unsupported Runtime '{runtime}'{hint}")
 }
 
+/// An error in a setting: `what` fails, and `text` says why.
 fn other(what: &'static str, text: String) -> SettingsError {
     SettingsError::Other { what, text }
 }
 
-/// Checks the name. An error names the `place` of the name, if there is one.
+/// Checks the name of the agent. An error names its `place`, if there is one.
 fn checked_name(name: String, place: &str) -> Result<String, SettingsError> {
-    let wrong = |text: &str| {
-        other(
-            "Error encountered while checking agent name!",
-            format!("{text}{place}"),
-        )
-    };
     if name.is_empty() {
         let text = "Empty agent name is not allowed. Set '--name', the variable ANKAGENT_NAME or 'name' in the config file.";
-        return Err(wrong(text));
+        return Err(wrong_name(text, place));
     }
     let too_long = format!("It has more than {NAME_MAX} characters.");
     let rule = if !has_name_characters(&name) {
@@ -467,11 +466,20 @@ fn checked_name(name: String, place: &str) -> Result<String, SettingsError> {
     } else {
         return Ok(name);
     };
-    // Manifests cannot name such an agent, or the server would always refuse it.
-    Err(wrong(&format!("Agent name '{name}' is invalid. {rule}")))
+    // Manifests could not name such an agent, or the server would always refuse it.
+    let text = format!("Agent name '{name}' is invalid. {rule}");
+    Err(wrong_name(&text, place))
 }
 
-/// The error for missing certificates; it names the option that an explicit URL without TLS needs.
+/// The error for a wrong name of the agent.
+fn wrong_name(text: &str, place: &str) -> SettingsError {
+    other(
+        "Error encountered while checking agent name!",
+        format!("{text}{place}"),
+    )
+}
+
+/// The error for missing certificates. If the URL is one without TLS, it names the option for that.
 fn without_tls(url: &str, error: impl Into<SettingsError> + std::fmt::Display) -> SettingsError {
     if !url.starts_with("http:") {
         return error.into();
@@ -485,7 +493,7 @@ fn without_tls(url: &str, error: impl Into<SettingsError> + std::fmt::Display) -
     )
 }
 
-/// The URL with the scheme that follows from how the connection is protected.
+/// The URL with the scheme that fits the protection of the connection.
 fn protected(url: ServerUrl, security: &Security, warnings: &mut Vec<String>) -> ServerUrl {
     match security {
         // [impl->swdd~agent-establishes-insecure-communication-based-on-provided-insecure-cli-argument~1]
@@ -501,6 +509,8 @@ fn protected(url: ServerUrl, security: &Security, warnings: &mut Vec<String>) ->
     }
 }
 
+/// The runtimes in the config file; all known ones without that key. Unknown ones are warned of, and
+/// are an error if no other is there.
 fn enabled_runtimes(
     configured: Option<Vec<String>>,
     place: &str,
@@ -513,7 +523,9 @@ fn enabled_runtimes(
     let mut unknown = Vec::new();
     for name in &configured {
         match RUNTIMES.into_iter().find(|runtime| runtime == name) {
-            Some(runtime) => _ = enabled.insert(runtime),
+            Some(runtime) => {
+                enabled.insert(runtime);
+            }
             None => unknown.push(unsupported_runtime(name)),
         }
     }
@@ -530,8 +542,8 @@ fn enabled_runtimes(
     Ok(enabled)
 }
 
-/// The folder of the known images: `state_dir`, or else in the run folder. It is made when it is
-/// first written to.
+/// The folder of the known images: in `state_dir`, or else in the run folder. It is made with the
+/// first write.
 fn known_images(
     state_dir: Option<PathBuf>,
     name: &str,
@@ -562,15 +574,15 @@ fn known_images(
     }
 }
 
-/// The agent's own folder, which only its user can read. Only the default run folder is created; it
-/// is shared with the other agents and users of the machine. Nothing is removed, since running
-/// workloads have it mounted.
+/// Makes the agent's own folder in the run folder. Only its user can read it. Existing files stay,
+/// since running workloads have them mounted.
 fn run_folder(
     given: Option<PathBuf>,
     name: &str,
     place: &str,
     machine: &Machine,
 ) -> Result<PathBuf, SettingsError> {
+    // First: the run folder, which agents share. Only the default one is created.
     let default = machine.temporary.join("ankaios");
     let base = given.unwrap_or_else(|| default.clone());
     if base == default {
@@ -581,16 +593,17 @@ fn run_folder(
         let text = format!("Could not find directory \"{}\"{place}", base.display());
         return Err(no_folder(text));
     }
-    // It becomes part of mount arguments, which another working directory must not change.
+    // Then: the folder in it. It is absolute, since engines may have another working directory.
     let folder = base.join(format!("{name}_io"));
     let folder = std::path::absolute(&folder).map_err(|error| no_folder_at(&folder, &error))?;
     match PrivateFolder::open(&folder) {
         Ok(_) => Ok(folder),
         Err(error) if error.raw_os_error().is_some() => Err(no_folder_at(&folder, &error)),
-        Err(refused) => Err(no_folder(refused.to_string())), // It names the folder.
+        Err(refused) => Err(no_folder(refused.to_string())), // Its text names the folder already.
     }
 }
 
+/// The error for a folder that cannot be used.
 fn no_folder(text: String) -> SettingsError {
     let what = "Run folder creation failed. Cannot continue without run folder.";
     other(what, text)

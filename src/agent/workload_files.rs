@@ -15,8 +15,8 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 
-/// Any user of the container may read its files; the folders around them keep other users of the
-/// node away.
+/// Any user of the container may read its files. Other users of the node cannot enter the folders
+/// around them.
 const FILE_MODE: Mode = Mode::from_bits_retain(0o644);
 
 /// Why a file cannot be written.
@@ -26,7 +26,7 @@ pub struct WorkloadFileError {
     what: &'static str,
     mount_point: String,
     reason: String,
-    /// `None` when the file is wrong, not the machine.
+    /// The error of the system; `None` if the definition of the file is wrong.
     io_error: Option<io::Error>,
 }
 
@@ -65,6 +65,7 @@ impl WorkloadFileError {
     }
 }
 
+/// Whether the path of one file is a folder in the path of another one.
 fn one_is_folder_of_another(files: &[File]) -> bool {
     let mut paths = BTreeSet::new();
     for file in files {
@@ -80,8 +81,8 @@ fn one_is_folder_of_another(files: &[File]) -> bool {
     false
 }
 
-/// Writes all files below `folder`, existing ones in place, since a container may have them
-/// mounted.
+/// Writes all files below `folder`. Existing ones are not replaced but overwritten, since a
+/// container may have them mounted.
 pub fn write_files(folder: &Path, files: &[File]) -> Result<(), WorkloadFileError> {
     for file in files {
         write_file(folder, file)?;
@@ -89,26 +90,28 @@ pub fn write_files(folder: &Path, files: &[File]) -> Result<(), WorkloadFileErro
     Ok(())
 }
 
-/// Host path and mount point of each file.
+/// Returns the host path and the mount point of each file.
 pub fn file_paths(
     folder: &Path,
     files: &[File],
 ) -> Result<Vec<(PathBuf, String)>, WorkloadFileError> {
     let mut paths = Vec::new();
     for file in files {
-        paths.push((folder.join(inside(file)?), file.mount_point.clone()));
+        paths.push((folder.join(path_of(file)?), file.mount_point.clone()));
     }
     Ok(paths)
 }
 
 /// The path of a file inside the folder of all files.
-fn inside(file: &File) -> Result<PathBuf, WorkloadFileError> {
+fn path_of(file: &File) -> Result<PathBuf, WorkloadFileError> {
     relative(&file.mount_point)
         .map_err(|reason| WorkloadFileError::invalid("invalid mount point", file, reason))
 }
 
+/// Writes one file below `folder`, and makes the folders around it.
 fn write_file(folder: &Path, file: &File) -> Result<(), WorkloadFileError> {
-    let inside = inside(file)?;
+    // First: its path and its content.
+    let path = path_of(file)?;
     let decoded = match &file.content {
         FileContent::Data(text) => Cow::Borrowed(text.as_bytes()),
         FileContent::BinaryData(text) => {
@@ -122,10 +125,11 @@ fn write_file(folder: &Path, file: &File) -> Result<(), WorkloadFileError> {
             }
         }
     };
-    let what = "failed to create workload file directory structure for";
+    // Then: the folders and the file.
+    let no_folder = "failed to create workload file directory structure for";
     let place =
-        folder_of(folder, &inside).map_err(|error| WorkloadFileError::io(what, file, error))?;
-    let name = Path::new(inside.file_name().unwrap_or_default());
+        folder_of(folder, &path).map_err(|error| WorkloadFileError::io(no_folder, file, error))?;
+    let name = Path::new(path.file_name().unwrap_or_default());
     write_one(&place, name, &decoded)
         .map_err(|error| WorkloadFileError::io("write failed for", file, error))
 }
@@ -134,23 +138,28 @@ fn write_one(place: &PrivateFolder, name: &Path, content: &[u8]) -> io::Result<(
     place.write_anew(name, FILE_MODE)?.write_all(content)
 }
 
-/// The folder of the file `inside` of `folder`. Only the user of the agent can enter the folders on
-/// the way, from that of the workload on.
-fn folder_of(folder: &Path, inside: &Path) -> io::Result<PrivateFolder> {
-    if folder.as_os_str().len() + inside.as_os_str().len() >= PATH_MAX {
+/// Makes and opens the folder of a file: `path` is its path inside `folder`. Only the user of the
+/// agent can enter the folders in between.
+fn folder_of(folder: &Path, path: &Path) -> io::Result<PrivateFolder> {
+    if folder.as_os_str().len() + path.as_os_str().len() >= PATH_MAX {
         return Err(Errno::NAMETOOLONG.into()); // An engine could not mount it.
     }
     let mut place = match (folder.parent(), folder.file_name()) {
         (Some(parent), Some(name)) => PrivateFolder::open(parent)?.subfolder(name)?,
         _ => return Err(io::ErrorKind::InvalidInput.into()),
     };
-    for part in inside.parent().into_iter().flat_map(Path::components) {
-        place = place.subfolder(part)?;
+    if let Some(parent) = path.parent() {
+        for part in parent.components() {
+            place = place.subfolder(part)?;
+        }
     }
     Ok(place)
 }
 
-/// The mount point without its root, so that it stays inside the folder it is joined to.
+/// The mount point without its root. Joined to a folder, it stays inside that.
+///
+/// # Errors
+/// A text that says why it is no mount point of a file.
 fn relative(mount_point: &str) -> Result<PathBuf, String> {
     if let Some(character) = unfit_for_mount(mount_point) {
         return Err(mount_rule(character));
