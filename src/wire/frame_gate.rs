@@ -3,6 +3,9 @@
 //! parsed as far as the length of each message: a first message that is no hello, and one that is
 //! too large, end the connection; a large one waits until there is capacity.
 //!
+//! gRPC applies its own limits (headers that unpack to at most 16 KiB, open calls) only once a client
+//! has acknowledged them, which a hostile one never does. So the gate acknowledges them for it.
+//!
 //! Thread: `listen`, one gate for each connection. `rx:<peer>` reports each message that it
 //! received.
 //! Owns: how far the frames of a connection are. All connections share one [`Semaphore`].
@@ -30,6 +33,8 @@ const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
+/// The frame with which a client acknowledges the settings of gRPC.
+const SETTINGS_ACKNOWLEDGED: [u8; FRAME_HEADER] = [0, 0, 0, SETTINGS, ACK, 0, 0, 0, 0];
 
 /// Messages up to this size, in bytes, need no permit.
 const SMALL_MESSAGE: usize = 32 * 1024;
@@ -257,10 +262,23 @@ struct Frame {
     stream: u32,
 }
 
+/// How far the beginning of a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beginning {
+    Preface,
+    /// The first frame, with the settings of the client.
+    Settings,
+    /// gRPC gets [`SETTINGS_ACKNOWLEDGED`] before the next frame. Its own settings are set since the
+    /// connection was made, so they apply to the first call.
+    Acknowledgement,
+    Over,
+}
+
 /// Parses what one client sends.
 #[derive(Debug)]
 pub(crate) struct FrameGate {
     in_flight: Arc<InFlightMessages>,
+    beginning: Beginning,
     header: [u8; FRAME_HEADER],
     header_bytes: usize,
     /// The first one is the preface.
@@ -289,6 +307,7 @@ impl FrameGate {
     pub(crate) fn new(in_flight: Arc<InFlightMessages>, now: Instant) -> Self {
         Self {
             in_flight,
+            beginning: Beginning::Preface,
             header: [0; FRAME_HEADER],
             header_bytes: 0,
             frame: Frame {
@@ -310,14 +329,14 @@ impl FrameGate {
     }
 
     /// Returns how many of these bytes may pass now: fewer than all if a frame or message has to
-    /// wait. Bytes that have passed must not be given again.
+    /// wait, or if gRPC gets something before. Bytes that have passed must not be given again.
     ///
     /// # Errors
     /// The connection has to end.
     pub(crate) fn admit(&mut self, bytes: &[u8], now: Instant) -> Result<usize, Refused> {
         self.is_waiting = false;
         let mut admitted = 0;
-        while admitted < bytes.len() {
+        while admitted < bytes.len() && self.beginning != Beginning::Acknowledgement {
             let count = self.step(&bytes[admitted..], now)?;
             self.is_waiting = count == 0;
             if self.is_waiting {
@@ -483,6 +502,11 @@ impl FrameGate {
     }
 
     fn frame_ended(&mut self) {
+        self.beginning = match self.beginning {
+            Beginning::Preface => Beginning::Settings,
+            Beginning::Settings => Beginning::Acknowledgement,
+            later => later,
+        };
         if self.frame.ends_stream {
             self.forget(self.frame.stream);
         }
@@ -608,6 +632,14 @@ impl Gate for FrameGate {
         self.check(now).map_err(|refused| refused.to_string())?;
         let admitted = self.admit(bytes, now);
         admitted.map_err(|refused| refused.to_string())
+    }
+
+    fn take_insertion(&mut self) -> &'static [u8] {
+        if self.beginning != Beginning::Acknowledgement {
+            return &[];
+        }
+        self.beginning = Beginning::Over;
+        &SETTINGS_ACKNOWLEDGED
     }
 
     fn sent(&mut self, bytes: usize) {

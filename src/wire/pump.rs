@@ -53,6 +53,10 @@ pub(crate) trait Gate: Send {
     /// Why the connection must end.
     fn admit(&mut self, bytes: &[u8], peer_reads: bool, now: Instant) -> Result<usize, String>;
 
+    /// Returns a few bytes for gRPC, which come before the next ones of the peer. Only at the
+    /// beginning of a connection.
+    fn take_insertion(&mut self) -> &'static [u8];
+
     /// Counts bytes of gRPC that were sent to the peer.
     fn sent(&mut self, bytes: usize);
 
@@ -667,6 +671,13 @@ impl Connection {
                     self.until = Some(now + DRAIN_MAX);
                     return Ok(bytes.len());
                 }
+            }
+            if self.admitted == 0
+                && let Some(gate) = &mut self.gate
+            {
+                // gRPC's socket is nearly empty at the beginning, so this fails only when gRPC has
+                // ended, as the next write does then.
+                let _ = grpc.write_all(gate.take_insertion());
             }
         }
     }

@@ -30,13 +30,20 @@ const SILENT: usize = 100;
 /// Responses to honest clients while these send. A server without bounds exceeds the limit of its
 /// memory in a tenth of that.
 const SILENT_RESPONSES: usize = 100;
+/// Connections with headers that do not end. Without a bound each takes 16 MiB.
+const UNFINISHED: usize = 20;
 /// Limit of the server's own memory meanwhile.
 const SILENT_MAX_KIB: u64 = 40 * 1024;
+/// The same while clients send headers that unpack to much. A server that does not bound them has
+/// ten times as much.
+const UNPACKED_MAX_KIB: u64 = 16 * 1024;
 /// Responses to honest clients on each kind of connection before a test may end.
 const RESPONSES: usize = 10;
-/// Threads that the server may have: its own, those of gRPC, one for each honest client, and 16
-/// streams of each attacker.
-const THREADS_MAX: usize = 32 + 16 * ATTACKERS;
+/// Calls that the server lets one connection have at a time.
+const CALLS_OF_CONNECTION: usize = 16;
+/// Threads that the server may have: its own, those of gRPC, one for each honest client, and those
+/// of the calls of each attacker.
+const THREADS_MAX: usize = 32 + CALLS_OF_CONNECTION * ATTACKERS;
 /// An attacker whose bytes are not taken for this long connects again.
 const STALLED: Duration = Duration::from_millis(200);
 
@@ -218,8 +225,8 @@ impl Honest {
 }
 
 /// Runs the attack, with attackers that read what the server sends or do not, while honest clients
-/// are served.
-fn assert_others_are_served_during(frames: Frames, reads: bool) {
+/// are served. Returns the peak of the server's own memory in KiB.
+fn assert_others_are_served_during(frames: Frames, reads: bool) -> u64 {
     let mut cluster = Cluster::start(&["agent_A"]);
     cluster.run(&[workload("before", "run")]);
     let mut honest = Honest::connect(&cluster);
@@ -261,6 +268,7 @@ fn assert_others_are_served_during(frames: Frames, reads: bool) {
     assert!(threads < THREADS_MAX, "{measured}");
     assert!(cluster.server().is_running());
     assert_never_disconnected(&cluster, "agent_A");
+    memory
 }
 
 /// Many connections stay open, send `bytes` without end and read nothing, while honest clients are
@@ -387,17 +395,68 @@ fn empty_continuations_without_an_end_delay_nobody() {
     assert_others_are_served_during(endless, true);
 }
 
-/// One byte in a frame stands for a header of 4 KB.
+/// One byte in a frame stands for a header of 4 KB. gRPC copies its name, not its value.
 #[test]
 fn headers_that_unpack_to_megabytes_cost_no_memory() {
     fn bomb(round: usize) -> Vec<u8> {
         let block = match round {
-            0 => [call(), kept_header("x-bomb", &[b'a'; 3_900])].concat(),
+            0 => [call(), kept_header(&"x".repeat(3_900), b"")].concat(),
             _ => [call(), vec![0x80 | DYNAMIC; 12 * 1024]].concat(),
         };
         frame(HEADERS, END_HEADERS, stream(round), &block)
     }
-    assert_others_are_served_during(bomb, true);
+    let memory = assert_others_are_served_during(bomb, true);
+    assert!(memory < UNPACKED_MAX_KIB, "server {memory} KiB");
+}
+
+/// Headers whose end does not come stay in memory, unpacked.
+#[test]
+fn unfinished_headers_of_many_clients_cost_no_memory() {
+    let mut cluster = Cluster::start(&["agent_A"]);
+    let mut honest = Honest::connect(&cluster);
+    let memory = MemoryPeak::of(cluster.server().pid());
+    let long_name = "x".repeat(3_900);
+    let block = [
+        call(),
+        kept_header(&long_name, b""),
+        vec![0x80 | DYNAMIC; 4_000],
+    ]
+    .concat();
+    let mut clients = Vec::new();
+    for _ in 0..UNFINISHED {
+        let mut client = Client::connect(&cluster.address()).expect("the server listens");
+        assert!(client.send(&frame(HEADERS, 0, 1, &block)));
+        clients.push(client);
+    }
+    honest.reads_the_state();
+    for (number, client) in clients.iter_mut().enumerate() {
+        // A ping is answered behind the end of headers only, and then all of them were read.
+        assert!(client.send(&frame(CONTINUATION, END_HEADERS, 1, &[])));
+        assert!(client.is_served(), "client {number}");
+    }
+    honest.reads_the_state();
+    let memory = memory.kib();
+    eprintln!("server {memory} KiB");
+    assert!(memory < UNPACKED_MAX_KIB, "server {memory} KiB");
+    assert_never_disconnected(&cluster, "agent_A");
+}
+
+/// A hostile client acknowledges no settings, of which the number of its calls is one.
+#[test]
+fn calls_beyond_the_limit_end_a_connection() {
+    let cluster = Cluster::start(&["agent_A"]);
+    let mut client = Client::connect(&cluster.address()).expect("the server listens");
+    let mut calls = 0;
+    // The server ends calls that say nothing, so further ones may come on a slow machine.
+    while calls < 10 * CALLS_OF_CONNECTION {
+        let begun = frame(HEADERS, END_HEADERS, stream(calls), &call());
+        if !client.send(&begun) || !client.is_served() {
+            break;
+        }
+        calls += 1;
+    }
+    assert!(calls >= CALLS_OF_CONNECTION, "{calls} calls");
+    assert!(calls < 10 * CALLS_OF_CONNECTION, "the connection is served");
 }
 
 /// Clients of one proxy share a connection, so a call of one must not end those of others.

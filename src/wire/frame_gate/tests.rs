@@ -48,7 +48,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// After the preface, with all streams opened.
+    /// After the beginning, with all streams opened.
     fn new(intake: &Arc<Semaphore>) -> Self {
         let in_flight = InFlightMessages::new(intake.clone(), MESSAGE_MAX);
         let clock = ManualClock::new();
@@ -58,6 +58,7 @@ impl Peer {
             Ok(PREFACE)
         );
         gate.last_opened = u32::MAX;
+        gate.beginning = Beginning::Over;
         Self {
             gate,
             in_flight,
@@ -410,6 +411,34 @@ fn room_of_a_stream_that_ended_comes_back() {
         Err(Refused::NotTaken),
         "gRPC drops what still comes"
     );
+}
+
+/// A hostile client does not acknowledge them, and gRPC applies them only then.
+#[test]
+fn settings_are_acknowledged_behind_the_first_frame() {
+    let settings = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        frame(SETTINGS, 0, 0, &[0; 12]),
+    ]
+    .concat();
+    let call = frame(HEADERS, 4, 1, &[0x88]);
+    for piece in [1, 10, settings.len(), settings.len() + call.len()] {
+        let in_flight = InFlightMessages::new(capacity(), MESSAGE_MAX);
+        let now = ManualClock::new().now();
+        let mut gate = FrameGate::new(in_flight, now);
+        let mut grpc = Vec::new();
+        for part in [&settings[..], &call].concat().chunks(piece) {
+            let mut left = part;
+            while !left.is_empty() {
+                let passed = gate.admit(left, now).unwrap();
+                grpc.extend_from_slice(&left[..passed]);
+                grpc.extend_from_slice(gate.take_insertion());
+                left = &left[passed..];
+            }
+        }
+        let expected = [&settings[..], &SETTINGS_ACKNOWLEDGED, &call].concat();
+        assert_eq!(grpc, expected, "{piece} bytes at once");
+    }
 }
 
 #[test]

@@ -8,9 +8,16 @@ use std::sync::{Arc, Mutex};
 
 /// A gate that may be closed for a while, and is closed for a question while its peer does not
 /// read.
-struct Door(Arc<AtomicBool>);
+struct Door {
+    is_closed: Arc<AtomicBool>,
+    /// The bytes that passed last were [`GREETING`].
+    is_greeted: bool,
+}
 
 const QUESTION: &[u8] = b"question";
+/// Behind this, gRPC gets [`INSERTION`].
+const GREETING: &[u8] = b"greeting";
+const INSERTION: &[u8] = b" and more";
 
 impl Gate for Door {
     fn admit(&mut self, bytes: &[u8], peer_reads: bool, _: Instant) -> Result<usize, String> {
@@ -20,7 +27,23 @@ impl Gate for Door {
         if bytes == QUESTION && !peer_reads {
             return Ok(0);
         }
-        Ok(if self.is_closed() { 0 } else { bytes.len() })
+        if self.is_closed() {
+            return Ok(0);
+        }
+        self.is_greeted = bytes.starts_with(GREETING);
+        Ok(if self.is_greeted {
+            GREETING.len()
+        } else {
+            bytes.len()
+        })
+    }
+
+    fn take_insertion(&mut self) -> &'static [u8] {
+        if std::mem::take(&mut self.is_greeted) {
+            INSERTION
+        } else {
+            &[]
+        }
     }
 
     fn sent(&mut self, _: usize) {}
@@ -36,7 +59,7 @@ impl Gate for Door {
 
 impl Door {
     fn is_closed(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.is_closed.load(Ordering::Relaxed)
     }
 }
 
@@ -64,7 +87,10 @@ fn client(pump: &mut Pump, begin: Instant) -> Client {
     let open = Box::new(move |_: &TlsLink| {
         let (plain, endpoint) = pair()?;
         *grpc.lock().unwrap() = Some(endpoint);
-        let gate = Box::new(Door(is_closed));
+        let gate = Box::new(Door {
+            is_closed,
+            is_greeted: false,
+        });
         Ok(GrpcConnection {
             grpc: plain,
             gate: Some(gate),
@@ -107,6 +133,19 @@ impl Client {
     fn at_grpc<T>(&self, act: impl FnOnce(&UnixStream) -> T) -> T {
         act(self.grpc.lock().unwrap().as_ref().expect("it was opened"))
     }
+}
+
+#[test]
+fn bytes_that_the_gate_inserts_reach_grpc_in_their_place() {
+    let (mut pump, begin) = (Pump::new().unwrap(), SystemClock.now());
+    let client = client(&mut pump, begin);
+    (&client.end).write_all(b"greetingrest").unwrap();
+    run(&mut pump, begin);
+    assert_eq!(client.at_grpc(|grpc| take(grpc)), b"greeting and morerest");
+    // Also when nothing comes behind.
+    (&client.end).write_all(GREETING).unwrap();
+    run(&mut pump, begin);
+    assert_eq!(client.at_grpc(|grpc| take(grpc)), b"greeting and more");
 }
 
 #[test]
