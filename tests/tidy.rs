@@ -179,13 +179,13 @@ impl Unplain {
 const UNPLAIN_LEFT: [Unplain; 11] = [
     Unplain::left("agent", 0, 0, 0),
     Unplain::left("bin", 0, 0, 0),
-    Unplain::left("cli", 2, 8, 72),
+    Unplain::left("cli", 0, 0, 72),
     Unplain::left("fakes", 0, 0, 0),
     Unplain::left("model", 0, 0, 0),
     Unplain::left("platform", 0, 0, 0),
     Unplain::left("runtime", 0, 0, 0),
     Unplain::left("server", 0, 0, 0),
-    Unplain::left("simulation", 0, 1, 0),
+    Unplain::left("simulation", 0, 0, 0),
     Unplain::left("tests", 0, 1, 0),
     Unplain::left("wire", 0, 0, 8),
 ];

@@ -96,12 +96,12 @@ pub struct Common {
     /// Override `no_wait` of the config file
     #[arg(long, global = true, hide = true)]
     pub(crate) wait: bool,
-    /// Wait also for agents that are not connected, give up after this time, for example 90s or 5m,
-    /// and exit with 4
+    /// Wait also for disconnected agents, give up after this time, for example 90s or 5m, and exit
+    /// with 4
     #[arg(long, global = true, value_name = "TIME", value_parser = parse_duration, hide_short_help = true)]
     pub(crate) wait_timeout: Option<Duration>,
     /// Exit with 3 when a workload that the command names failed, and with 4 when a guarded update
-    /// stays open because an agent is not connected
+    /// stays open because an agent is disconnected
     #[arg(long, global = true, hide_short_help = true)]
     pub(crate) fail_on_error: bool,
     /// Connect to the server without TLS, if no certificates are set
@@ -145,7 +145,7 @@ pub(crate) enum Verb {
                       ank apply --dry-run web.yaml    show what would change, as 'ank diff' does\n  \
                       ank apply --rollback web.yaml   roll it back if a workload fails\n  \
                       ank apply --prune cluster.yaml  also delete what the manifest does not name\n  \
-                      ank apply --restart-dependents db.yaml\n                                  restart what needs 'db', too\n  \
+                      ank apply --restart-dependents db.yaml\n                                  restart the dependents of 'db', too\n  \
                       ank apply web.yaml --wait-timeout 60 --fail-on-error\n                                  exit code 3 if one failed, 4 if one is late"
     )]
     Apply(ApplyArguments),
@@ -174,13 +174,13 @@ pub(crate) enum Verb {
                       ank validate --strict web.yaml           a warning is an error"
     )]
     Validate(ValidateArguments),
-    /// Restart workloads and all that need them running
+    /// Restart workloads and their dependents
     #[command(
         arg_required_else_help = true,
-        after_help = "What needs one of them running, directly or not, begins to stop first and is started last. The desired state \
-                      stays as it is. A restart is refused while the agent of one of them is not connected, or while one is in an open \
+        after_help = "Direct and indirect dependents begin to stop first and are started last. The desired state \
+                      stays as it is. A restart is refused while the agent of one of them is disconnected, or while one is in an open \
                       guarded update.\n\n\
-                      Examples:\n  ank restart web             restart 'web' and what needs it, and wait\n  \
+                      Examples:\n  ank restart web             restart 'web' and its dependents, and wait\n  \
                       ank restart db map          restart both as one\n  \
                       ank restart db --no-wait    do not wait"
     )]
@@ -270,7 +270,7 @@ pub(crate) enum Verb {
                       ank graph -o dot | dot -Tsvg > graph.svg"
     )]
     Graph(GraphArguments),
-    /// Print how long the starts of workloads took and what they waited for
+    /// Print how long the starts of workloads took and which dependencies they waited for
     #[command(
         after_help = "Columns, in seconds; empty where a time is not known, '>' where it still grows:\n  \
                       WAITED      from the first report that it waits until it was started\n  \
@@ -625,8 +625,8 @@ pub(crate) struct ApplyArguments {
     /// Try it also when the server has rolled the same update back before
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) force: bool,
-    /// Also restart what needs the changed workloads running, so that the change need not wait for
-    /// it; without a change, nothing is restarted
+    /// Also restart the dependents of the changed workloads, so that the change need not wait for
+    /// them; without a change, nothing is restarted
     #[arg(long, conflicts_with_all = ["dry_run", "rollback", "delete"])]
     pub(crate) restart_dependents: bool,
     /// Do not ask before '--prune' deletes more than half of all workloads, or all of an agent
@@ -776,7 +776,7 @@ pub(crate) struct GraphArguments {
     /// Only workloads in this mode
     #[arg(long, value_name = "NAME")]
     pub(crate) mode: Option<String>,
-    /// Only these workloads and what they need
+    /// Only these workloads and their dependencies
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! What can go wrong in a command: texts that scripts match, hints for people, exit codes.
+//! Errors of commands: texts that scripts match, hints for people, exit codes.
 //!
 //! Thread: `main`. Scripts for Eclipse Ankaios match `Could not connect to Ankaios server
 //! on`, `SetState failed with`, `Command timed out after`, `Connection to server
@@ -24,9 +24,9 @@ pub enum ExitCode {
     /// The update was accepted, but a workload failed; only with `--fail-on-error`.
     WorkloadFailed = 3,
     /// The update was accepted, but `--wait-timeout` passed before all workloads were there, or,
-    /// with `--fail-on-error`, a guarded one stays open since an agent is away.
+    /// with `--fail-on-error`, a guarded one stays open since an agent is disconnected.
     GaveUp = 4,
-    /// The update was accepted, failed and was rolled back, and what was there before is as it was.
+    /// The update was accepted, failed and was rolled back; everything is as it was before.
     Undone = 5,
     /// The manifests and the desired state differ; only of `ank diff` and `ank apply --dry-run`.
     Different = 6,
@@ -53,7 +53,7 @@ pub enum CliError {
     /// Standard output cannot be written.
     #[error("cannot write to standard output: {0}")]
     Output(#[from] io::Error),
-    /// A manifest or state file, what is in it, or what the server has or sends.
+    /// A manifest, a state file, or a state or message of the server.
     #[error("{text}")]
     Input { text: String, hint: String },
     /// No response within the response timeout.

@@ -19,8 +19,7 @@ use std::time::{Duration, Instant};
 
 /// Config file of the whole machine.
 const SYSTEM_FILE: &str = "/etc/ankaios/ank.conf";
-/// Keys of the file besides those of certificates; all may stand in the table `default` and in
-/// contexts.
+/// Keys of the file, without those of certificates; the table `default` and contexts can have all.
 const KEYS: [&str; 9] = [
     "version",
     "response_timeout",
@@ -33,7 +32,7 @@ const KEYS: [&str; 9] = [
     "ignore_modes",
 ];
 
-/// What a run of `ank` needs besides its command.
+/// The settings of a run of `ank`, for all commands.
 #[derive(Debug)]
 pub struct CliSettings {
     /// The URL of the server; the scheme tells whether TLS is used.

@@ -526,8 +526,8 @@ impl Scenario {
         ))
     }
 
-    /// A number below `end` without drawing one, so that seeds do what they did without this
-    /// choice.
+    /// A number below `end` without drawing one, so that earlier seeds play as before this choice
+    /// was added.
     fn peek(&self, end: u8) -> u8 {
         self.random.clone().u8(0..end)
     }

@@ -21,13 +21,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(crate) struct Ordered<'n> {
     /// The node.
     pub(crate) node: &'n Node,
-    /// What it is.
+    /// Its kind.
     pub(crate) kind: Kind,
 }
 
 // [impl->swdd~api-object-serialization~1]
 impl Serialize for Ordered<'_> {
-    /// Writes the fields of an object in their order, and what is in maps and lists likewise.
+    /// Writes the fields of an object in their order, and the entries of maps and lists likewise.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match (self.node, self.kind) {
             (Node::Map(entries), Kind::Map(kind) | Kind::Named(kind)) => {
