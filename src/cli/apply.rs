@@ -7,7 +7,7 @@
 use super::args::{ManifestArguments, ModeChange, PruneArguments, ValidateArguments};
 use super::error::{CliError, ExitCode, Result, counted, meant_or};
 use super::output::Output;
-use super::session::{ModeRule, Update};
+use super::session::{CliUpdate, ModeRule};
 use super::set::hint_of_unread;
 use super::update::read_file;
 use ankaios_model::complete_state::{DesiredState, Rendering};
@@ -51,7 +51,7 @@ struct Input {
 ///
 /// # Errors
 /// A manifest cannot be read or used.
-pub(crate) fn update(arguments: &ManifestArguments, output: &mut Output) -> Result<Update> {
+pub(crate) fn update(arguments: &ManifestArguments, output: &mut Output) -> Result<CliUpdate> {
     let files = all_files(&arguments.files, &arguments.manifests)?;
     let inputs = read_inputs(&files)?;
     merge(&inputs, arguments, output)
@@ -137,7 +137,11 @@ fn not_read(name: &str, error: &io::Error) -> CliError {
 }
 
 /// The update of the manifests, with sorted masks. All checks that need no server were made.
-fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output) -> Result<Update> {
+fn merge(
+    inputs: &[Input],
+    arguments: &ManifestArguments,
+    output: &mut Output,
+) -> Result<CliUpdate> {
     check_agent(arguments.agent.as_deref())?;
     let Merged { desired, errors } = merged(inputs, arguments, output, true);
     if let Some(first) = errors.into_iter().next() {
@@ -160,12 +164,12 @@ fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output) -
     if desired.configs.is_empty() || may_delete_item {
         mode_rule = ModeRule::MaySwitch;
     }
-    Ok(Update {
+    Ok(CliUpdate {
         new_state,
         masks,
         checks_modes: !arguments.ignore_modes,
         mode_rule,
-        ..Update::default()
+        ..CliUpdate::default()
     })
 }
 

@@ -10,7 +10,7 @@ use super::output::{
     ColouredLine, Ordered, Output, WARNING, all_lines, document, object, one_line, value,
 };
 use super::rows::{self, Reasons, entries, text};
-use super::session::{ServerLink, Update};
+use super::session::{CliUpdate, ServerLink};
 use ankaios_model::field_path::parts;
 use ankaios_model::fields::table::WORKLOAD;
 use ankaios_model::fields::{Kind, omit_empty};
@@ -42,7 +42,7 @@ const NEW: &str = "\x1b[32m";
 /// # Errors
 /// No response, or standard output cannot be written.
 pub(crate) fn print(
-    mut update: Update,
+    mut update: CliUpdate,
     format: Format,
     link: &mut dyn ServerLink,
     output: &mut Output,
@@ -125,7 +125,7 @@ struct Differences {
 }
 
 impl Differences {
-    fn of(update: &Update, state: &Node) -> Self {
+    fn of(update: &CliUpdate, state: &Node) -> Self {
         let mut objects = Vec::new();
         for mask in &update.masks {
             objects.extend(Difference::of(mask, state, &update.new_state));

@@ -37,7 +37,7 @@ use args::{
 };
 use error::{CliError, ExitCode};
 use output::Output;
-use session::{Context, Session, Update};
+use session::{CliUpdate, Context, Session};
 use settings::CliSettings;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use std::ffi::{OsString, c_int};
@@ -167,7 +167,7 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
             mode,
         }) => {
             let update = set::update(masks_and_file, *delete_missing, output)?;
-            return context.update_and_wait(Update {
+            return context.update_and_wait(CliUpdate {
                 mode_rule: mode.rule(),
                 ..update
             });
@@ -209,7 +209,7 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
                 let names = rows::names(update.new_state.at(&["desiredState", "workloads"]));
                 restart = names.map(str::to_owned).collect();
             }
-            return context.update_and_wait(Update {
+            return context.update_and_wait(CliUpdate {
                 rollback: *rollback,
                 force: *force,
                 restart,

@@ -7,7 +7,7 @@ use super::args::Format;
 use super::error::{CliError, Result, meant_or};
 use super::output::{self, Output, Table, TooWide, one_line};
 use super::rows::{entries, text};
-use super::session::{ModeRule, ServerLink, Update};
+use super::session::{CliUpdate, ModeRule, ServerLink};
 use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::field_path::parts;
 use ankaios_model::modes::{ESSENTIAL_TAG, MODES_TAG, mode_names};
@@ -105,7 +105,7 @@ pub(crate) fn warn_of_cause(modes: &Node, output: &mut Output) {
 }
 
 /// The update that switches to a mode.
-pub(crate) fn switch(link: &mut dyn ServerLink, mode: &str, may_be_new: bool) -> Result<Update> {
+pub(crate) fn switch(link: &mut dyn ServerLink, mode: &str, may_be_new: bool) -> Result<CliUpdate> {
     let state = link.complete_state(&[PART])?;
     let (modes, known) = of_server(&state).ok_or_else(no_modes)?;
     if !may_be_new && !known.contains(&mode) {
@@ -137,11 +137,11 @@ pub(crate) fn switch(link: &mut dyn ServerLink, mode: &str, may_be_new: bool) ->
         Node::map([("configs", Node::map([(item, Node::text(mode))]))]),
     )]);
     let masks = vec![format!("desiredState.configs.{item}")];
-    Ok(Update {
+    Ok(CliUpdate {
         new_state,
         masks,
         accepted,
-        ..Update::default()
+        ..CliUpdate::default()
     })
 }
 
@@ -150,7 +150,10 @@ pub(crate) fn switch(link: &mut dyn ServerLink, mode: &str, may_be_new: bool) ->
 /// update must not switch the mode and would. To create or delete the item is no switch: the server
 /// ensures that no workload names modes without it.
 // [impl->swdd~cli-switches-no-mode-by-accident~1]
-pub(crate) fn leave_out(update: &mut Update, link: &mut dyn ServerLink) -> Result<Option<String>> {
+pub(crate) fn leave_out(
+    update: &mut CliUpdate,
+    link: &mut dyn ServerLink,
+) -> Result<Option<String>> {
     if update.mode_rule == ModeRule::MaySwitch {
         return Ok(None);
     }

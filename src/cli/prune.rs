@@ -10,7 +10,7 @@ use super::error::{CliError, Result, counted};
 use super::modes;
 use super::output::{Output, one_line, some_of};
 use super::rows::{entries, has_tags, text};
-use super::session::{ServerLink, Update};
+use super::session::{CliUpdate, ServerLink};
 use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::node::Node;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ pub(crate) struct Pruned {
 /// The manifests name no workload: it would delete all of them.
 // [impl->swdd~cli-prunes-what-manifests-do-not-name~1]
 pub(crate) fn extend(
-    update: &mut Update,
+    update: &mut CliUpdate,
     arguments: &PruneArguments,
     link: &mut dyn ServerLink,
 ) -> Result<Pruned> {

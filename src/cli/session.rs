@@ -132,9 +132,9 @@ pub(crate) enum ModeRule {
     Keep,
 }
 
-/// A change of the state, ready to be sent.
+/// A change of the state that a command will send.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Update {
+pub(crate) struct CliUpdate {
     /// Parts of a complete state.
     pub(crate) new_state: Node,
     /// Which parts to take from it. A part that it lacks is deleted.
@@ -167,7 +167,7 @@ impl Accepted {
     }
 }
 
-impl Update {
+impl CliUpdate {
     /// Returns whether there is nothing to send.
     pub(crate) fn is_empty(&self) -> bool {
         self.masks.is_empty()

@@ -6,7 +6,7 @@
 
 use super::error::{CliError, Result};
 use super::output::Output;
-use super::session::Update;
+use super::session::CliUpdate;
 use super::update::read_file;
 use ankaios_model::field_path::{parts, value_at};
 use ankaios_model::fields::reader::{self, DocumentKind, MANIFEST_WARNINGS_MAX, ReadDocument};
@@ -25,9 +25,9 @@ pub(crate) fn update(
     masks_and_file: &[String],
     delete_missing: bool,
     output: &mut Output,
-) -> Result<Update> {
+) -> Result<CliUpdate> {
     let Some((file, masks)) = masks_and_file.split_last() else {
-        return Ok(Update::default()); // Never: the command line has at least two.
+        return Ok(CliUpdate::default()); // Never: the command line has at least two.
     };
     match read_file(file) {
         Ok(text) => update_from(masks, file, &text, delete_missing, output),
@@ -50,7 +50,7 @@ fn update_from(
     text: &str,
     delete_missing: bool,
     output: &mut Output,
-) -> Result<Update> {
+) -> Result<CliUpdate> {
     let name = if file == "-" {
         "standard input".to_owned()
     } else {
@@ -76,10 +76,10 @@ fn update_from(
             ));
         }
     }
-    Ok(Update {
+    Ok(CliUpdate {
         new_state: state,
         masks: masks.to_vec(),
-        ..Update::default()
+        ..CliUpdate::default()
     })
 }
 
@@ -155,7 +155,7 @@ mod tests {
     use std::io;
 
     /// Makes the update of `masks` from `text`; returns it or the error, and standard error.
-    fn set(masks: &[&str], text: &str, delete: bool) -> (Result<Update, CliError>, String) {
+    fn set(masks: &[&str], text: &str, delete: bool) -> (Result<CliUpdate, CliError>, String) {
         let masks: Vec<String> = masks.iter().map(ToString::to_string).collect();
         let played = play(None, [], |_, output| {
             update_from(&masks, "state.yaml", text, delete, output)

@@ -5,7 +5,7 @@
 use super::error::{CliError, ExitCode, Result};
 use super::output::{Output, one_line};
 use super::rows::{self, Reasons, Row};
-use super::session::{Context, ServerLink, Update};
+use super::session::{CliUpdate, Context, ServerLink};
 use ankaios_model::messages::StopAndStart;
 use ankaios_model::reason::Reason;
 
@@ -15,7 +15,7 @@ pub(crate) fn stop(
     names: &[String],
     link: &mut dyn ServerLink,
     output: &mut Output,
-) -> Result<Update> {
+) -> Result<CliUpdate> {
     let reasons = read(names, link)?;
     let mut stop = Vec::new();
     for name in names {
@@ -36,7 +36,7 @@ pub(crate) fn start(
     names: &[String],
     link: &mut dyn ServerLink,
     output: &mut Output,
-) -> Result<Update> {
+) -> Result<CliUpdate> {
     let reasons = read(names, link)?;
     let mut start = Vec::new();
     for name in names {
@@ -57,16 +57,16 @@ pub(crate) fn start(
     Ok(update(accepted, StopAndStart { stop, start }))
 }
 
-fn update(accepted: String, stop_and_start: StopAndStart) -> Update {
-    Update {
+fn update(accepted: String, stop_and_start: StopAndStart) -> CliUpdate {
+    CliUpdate {
         accepted,
         stop_and_start,
-        ..Update::default()
+        ..CliUpdate::default()
     }
 }
 
 /// Sends the update and waits, unless it stops and starts nothing.
-pub(crate) fn carry_out(update: Update, context: &mut Context<'_>) -> Result<ExitCode> {
+pub(crate) fn carry_out(update: CliUpdate, context: &mut Context<'_>) -> Result<ExitCode> {
     if update.is_stop_or_start() {
         return context.update_and_wait(update);
     }

@@ -15,7 +15,7 @@ use super::output::{
     Column, LiveFrames, Output, Table, TooWide, View, WARNING, one_line, shortened, some_of, value,
 };
 use super::rows::{self, Reasons, Row, text};
-use super::session::{Accepted, Context, ServerLink, Update};
+use super::session::{Accepted, CliUpdate, Context, ServerLink};
 use super::settings::AbsentAgents;
 use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::complete_state::{Rendering, workload_node};
@@ -64,7 +64,7 @@ use trial::Earlier;
 impl Context<'_> {
     /// Sends the update and, unless `no_wait` is set, waits until its workloads have reached their
     /// states.
-    pub(crate) fn update_and_wait(&mut self, mut update: Update) -> Result<ExitCode> {
+    pub(crate) fn update_and_wait(&mut self, mut update: CliUpdate) -> Result<ExitCode> {
         // First check the update.
         self.check_modes(&mut update)?;
         if update.is_empty() {
@@ -146,7 +146,7 @@ impl Context<'_> {
 
     /// Refuses an update that would switch the mode, or send workloads with modes to a server that
     /// has none.
-    fn check_modes(&mut self, update: &mut Update) -> Result<()> {
+    fn check_modes(&mut self, update: &mut CliUpdate) -> Result<()> {
         if let Some(text) = modes::leave_out(update, self.link)? {
             let hint = "nothing was changed; '--keep-mode' leaves the mode as it is, '--switch-mode' switches it";
             return Err(CliError::input(text, hint));
@@ -158,7 +158,7 @@ impl Context<'_> {
     }
 
     /// The request of an update, which takes its new state.
-    fn request_content(&mut self, update: &mut Update) -> Result<RequestContent> {
+    fn request_content(&mut self, update: &mut CliUpdate) -> Result<RequestContent> {
         let mut masks = update.masks.clone();
         if update.force {
             masks.extend(masks_to_forget(self.link, &update.masks)?);
@@ -184,7 +184,7 @@ impl Context<'_> {
     /// exit code depends on them.
     fn conclude_without_change(
         &mut self,
-        update: &Update,
+        update: &CliUpdate,
         accepted: &Accepted,
         open: Vec<u64>,
         before: &Node,
@@ -227,7 +227,7 @@ impl Context<'_> {
     }
 
     /// Warns if the server has switched the mode again after this switch.
-    fn warn_of_later_switch(&mut self, update: &Update) -> Result<()> {
+    fn warn_of_later_switch(&mut self, update: &CliUpdate) -> Result<()> {
         if !update.is_mode_switch() {
             return Ok(());
         }
@@ -261,7 +261,7 @@ impl Context<'_> {
 
     /// Prints the text of an accepted update and the names of restarted workloads. Warns if this
     /// server cannot restart.
-    fn report_accepted(&mut self, update: &Update, accepted: &Accepted) -> Result<()> {
+    fn report_accepted(&mut self, update: &CliUpdate, accepted: &Accepted) -> Result<()> {
         self.output.debug(format_args!(
             "the server accepted: {} instances start, {} end",
             accepted.added.len(),
@@ -288,7 +288,7 @@ impl Context<'_> {
     }
 
     /// Prints the number of changed workloads, for an update without a wait.
-    fn report_counts(&mut self, update: &Update, accepted: &Accepted) -> Result<ExitCode> {
+    fn report_counts(&mut self, update: &CliUpdate, accepted: &Accepted) -> Result<ExitCode> {
         if update.has_manifests() {
             let starts = names_of(&accepted.added);
             let ends = names_of(&accepted.deleted);
@@ -453,7 +453,7 @@ fn workloads_of_absent_agents<'s>(
 }
 
 /// Adds a hint to the error of a server that did not accept an update.
-fn explained(error: CliError, update: &Update) -> CliError {
+fn explained(error: CliError, update: &CliUpdate) -> CliError {
     match error {
         CliError::Ended(end, _) if update.is_restart() => {
             CliError::Ended(end, "an older server cannot restart workloads; see its log")
@@ -500,16 +500,16 @@ pub(crate) fn read_file(name: &str) -> io::Result<String> {
 }
 
 /// The update that deletes workloads by name.
-pub(crate) fn delete_workloads(names: &[String]) -> Result<Update> {
+pub(crate) fn delete_workloads(names: &[String]) -> Result<CliUpdate> {
     let mut masks = Vec::new();
     for name in names {
         check_name("workload", name)?;
         masks.push(format!("desiredState.workloads.{name}"));
     }
-    Ok(Update {
+    Ok(CliUpdate {
         masks,
         deleted: names.to_vec(),
-        ..Update::default()
+        ..CliUpdate::default()
     })
 }
 
@@ -518,7 +518,7 @@ pub(crate) fn restart(
     names: &[String],
     link: &mut dyn ServerLink,
     output: &mut Output,
-) -> Result<Update> {
+) -> Result<CliUpdate> {
     let state = link.complete_state(&rows::MASKS)?;
     let known = rows::names(state.at(&["desiredState", "workloads"]));
     CliError::check_workloads(names, known)?;
@@ -528,9 +528,9 @@ pub(crate) fn restart(
             output.warn(format_args!("before it starts again, '{name}' {text}"));
         }
     }
-    Ok(Update {
+    Ok(CliUpdate {
         restart: names.to_vec(),
-        ..Update::default()
+        ..CliUpdate::default()
     })
 }
 
@@ -548,7 +548,7 @@ fn refused(error: ErrorResponse, hint: &str) -> CliError {
 }
 
 /// The update that creates or replaces the workload.
-pub(crate) fn run_workload(arguments: &RunArguments) -> Result<Update> {
+pub(crate) fn run_workload(arguments: &RunArguments) -> Result<CliUpdate> {
     let name = &arguments.name;
     // Without a list of names: this one is new.
     if !is_name(name) {
@@ -565,11 +565,11 @@ pub(crate) fn run_workload(arguments: &RunArguments) -> Result<Update> {
     let workloads = Node::map([(name.as_str(), workload_node(&workload, Rendering::Sparse))]);
     let state = Node::map([("desiredState", Node::map([("workloads", workloads)]))]);
     let masks = vec![format!("desiredState.workloads.{name}")];
-    Ok(Update {
+    Ok(CliUpdate {
         new_state: state,
         masks,
         checks_modes: !arguments.ignore_modes,
-        ..Update::default()
+        ..CliUpdate::default()
     })
 }
 
@@ -1246,10 +1246,10 @@ pub(crate) fn roll_back(id: Option<u64>, context: &mut Context<'_>) -> Result<Ex
         let text = format!("Rolling back update {id}: {}.", objects(node));
         context.output.status(&text)?;
     }
-    context.update_and_wait(Update {
+    context.update_and_wait(CliUpdate {
         masks,
         rollback_of: Some(id),
-        ..Update::default()
+        ..CliUpdate::default()
     })
 }
 

@@ -11,7 +11,7 @@ fn merged(
     texts: &[&str],
     agent: Option<&str>,
     delete: bool,
-) -> (Result<Update, CliError>, String, String) {
+) -> (Result<CliUpdate, CliError>, String, String) {
     let names = ["a.yaml", "b.yaml", "c.yaml"];
     let inputs: Vec<Input> = texts
         .iter()
@@ -42,7 +42,7 @@ const WEB: &str =
     "apiVersion: v1\nworkloads:\n  web: {agent: A, runtime: podman, runtimeConfig: 'image: x'}\n";
 const DB: &str = "apiVersion: v1\nworkloads:\n  db: {agent: '{{a}}', runtime: podman, runtimeConfig: 'image: y'}\nconfigs: {c: v}\n";
 
-fn agents(update: &Update) -> Vec<(String, String)> {
+fn agents(update: &CliUpdate) -> Vec<(String, String)> {
     let workloads = update
         .new_state
         .at(&["desiredState", "workloads"])

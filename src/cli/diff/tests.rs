@@ -21,10 +21,10 @@ fn compared(names: &[&str], old: &str, new: &str, format: Format) -> Played<Exit
         .iter()
         .map(|name| format!("desiredState.{name}"))
         .collect();
-    let update = Update {
+    let update = CliUpdate {
         new_state: desired(new),
         masks,
-        ..Update::default()
+        ..CliUpdate::default()
     };
     // The dependents of a change are read again.
     play(
@@ -158,7 +158,7 @@ fn equal_objects_are_no_difference_whatever_else_differs() {
 #[test]
 fn without_objects_nothing_is_read() {
     let played = play(None, [], |server, output| {
-        print(Update::default(), Format::Table, server, output)
+        print(CliUpdate::default(), Format::Table, server, output)
     });
     assert_eq!(
         (played.out.as_str(), played.result.unwrap()),
@@ -169,9 +169,9 @@ fn without_objects_nothing_is_read() {
 
 #[test]
 fn a_server_that_does_not_respond_with_a_state_is_an_error() {
-    let update = Update {
+    let update = CliUpdate {
         masks: vec!["desiredState.workloads.w".to_owned()],
-        ..Update::default()
+        ..CliUpdate::default()
     };
     let played = play(None, [Step::NoState("why")], |server, output| {
         print(update, Format::Table, server, output)
@@ -400,10 +400,10 @@ fn who_will_keep_the_update_waiting_is_warned_of_unless_it_ends_anyway() {
             .iter()
             .map(|name| format!("desiredState.workloads.{name}"))
             .collect();
-        let update = Update {
+        let update = CliUpdate {
             new_state: new.clone(),
             masks,
-            ..Update::default()
+            ..CliUpdate::default()
         };
         let steps = [Step::State(old.clone()), there];
         let played = play(None, steps, |server, output| {
@@ -472,11 +472,11 @@ fn a_switch_of_the_mode_is_said_in_words_and_a_kept_mode_is_no_difference() {
             desired("  configs: {mode: park}\n"),
             vec!["desiredState.configs.mode".to_owned()],
         );
-        let update = Update {
+        let update = CliUpdate {
             new_state,
             masks,
             mode_rule,
-            ..Update::default()
+            ..CliUpdate::default()
         };
         play(None, [there(), there()], |server, output| {
             print(update, Format::Table, server, output)

@@ -132,10 +132,10 @@ fn a_switch_that_was_accepted_is_reported_first() {
                 no_wait,
                 ..Waiting::default()
             };
-            let update = Update {
+            let update = CliUpdate {
                 masks: vec!["m".into()],
                 accepted: "Switched.".into(),
-                ..Update::default()
+                ..CliUpdate::default()
             };
             Context {
                 link,
@@ -162,10 +162,10 @@ fn wait_for_a_switch_reports_a_switch_of_the_server() {
         Step::State(with_modes("limp", Some("'nav' failed; switched"))),
     ];
     let played = play(None, steps, |link, output| {
-        let update = Update {
+        let update = CliUpdate {
             masks: vec!["m".into()],
             accepted: "Switched.".into(),
-            ..Update::default()
+            ..CliUpdate::default()
         };
         Context {
             link,

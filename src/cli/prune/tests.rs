@@ -26,9 +26,9 @@ fn tag(text: &str) -> (String, String) {
 
 /// The masks of the update to `new` on a server with the state `old`.
 fn masks(old: &Node, new: &str, tags: &[(String, String)]) -> Vec<String> {
-    let mut update = Update {
+    let mut update = CliUpdate {
         new_state: desired(new),
-        ..Update::default()
+        ..CliUpdate::default()
     };
     let arguments = PruneArguments {
         prune: true,
@@ -107,9 +107,9 @@ fn prune_keeps_the_config_item_of_the_mode() {
 #[test]
 fn prune_with_manifests_without_workloads_is_refused() {
     for new in ["", "  configs: {a: b}\n"] {
-        let mut update = Update {
+        let mut update = CliUpdate {
             new_state: desired(new),
-            ..Update::default()
+            ..CliUpdate::default()
         };
         let arguments = PruneArguments {
             prune: true,

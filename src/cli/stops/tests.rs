@@ -23,7 +23,7 @@ fn cluster() -> Node {
     cluster
 }
 
-type Read = fn(&[String], &mut dyn ServerLink, &mut Output) -> Result<Update>;
+type Read = fn(&[String], &mut dyn ServerLink, &mut Output) -> Result<CliUpdate>;
 
 fn run(action: Read, names: &[&str], steps: Vec<Step>) -> Played<ExitCode> {
     let names: Vec<String> = names.iter().map(ToString::to_string).collect();

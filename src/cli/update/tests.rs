@@ -34,10 +34,10 @@ fn run_in(
     })
 }
 
-fn update() -> Update {
-    Update {
+fn update() -> CliUpdate {
+    CliUpdate {
         masks: vec!["desiredState.workloads.w".to_owned()],
-        ..Update::default()
+        ..CliUpdate::default()
     }
 }
 
@@ -680,7 +680,7 @@ fn named(name: &str) -> RunArguments {
 
 #[test]
 fn the_update_holds_one_workload_and_names_it() {
-    let Update {
+    let CliUpdate {
         new_state: state,
         masks,
         ..
@@ -826,9 +826,9 @@ fn the_end_of_the_connection_may_mean_that_the_server_cannot_restart() {
         no_wait: true,
         ..Waiting::default()
     };
-    let update = Update {
+    let update = CliUpdate {
         restart: vec!["w".to_owned()],
-        ..Update::default()
+        ..CliUpdate::default()
     };
     let ran = run(vec![], waiting, |context| context.update_and_wait(update));
     let hint = ran.result.unwrap_err().hint();
@@ -863,7 +863,7 @@ fn a_server_that_cannot_restart_is_named_when_an_update_replaces_something() {
         ..Waiting::default()
     };
     let sent = |deleted: &[&str]| {
-        let update = Update {
+        let update = CliUpdate {
             restart: vec!["w".to_owned()],
             ..update()
         };
@@ -881,9 +881,9 @@ fn repeated_apply_warns_of_an_agent_that_is_not_connected() {
         Step::State(state(&["A"], &[("w", "1", "far", Phase::PendingInitial)])),
         Step::Accept(accepted(&[], &[])),
     ];
-    let update = Update {
+    let update = CliUpdate {
         masks: vec!["desiredState.workloads.w".to_owned()],
-        ..Update::default()
+        ..CliUpdate::default()
     };
     let ran = run(steps, Waiting::default(), |context| {
         context.update_and_wait(update)

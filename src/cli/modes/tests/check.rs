@@ -1,7 +1,7 @@
 //! What `apply` and `run workload` refuse and warn of.
 
 use super::super::*;
-use crate::session::{Context, Update};
+use crate::session::{CliUpdate, Context};
 use crate::settings::Waiting;
 use crate::tests::{Played, Step, accepted, play};
 
@@ -66,11 +66,11 @@ fn nothing_is_read_without_the_tag_or_when_modes_are_ignored() {
     assert!(played.result.is_ok() && played.server.reads.is_empty());
     for (checks_modes, ignore_modes) in [(false, false), (true, true)] {
         let masks = vec!["desiredState.workloads.nav".to_owned()];
-        let update = Update {
+        let update = CliUpdate {
             new_state: desired(&[NAV]),
             masks,
             checks_modes,
-            ..Update::default()
+            ..CliUpdate::default()
         };
         let waiting = Waiting {
             no_wait: true,

@@ -54,11 +54,11 @@ fn left(
         with_configs(&[("mode", mode), ("port", "81")])
     };
     let masks = masks.iter().map(ToString::to_string).collect();
-    let mut update = Update {
+    let mut update = CliUpdate {
         new_state: new,
         masks,
         mode_rule,
-        ..Update::default()
+        ..CliUpdate::default()
     };
     let played = play(None, [Step::State(server)], |link, _| {
         leave_out(&mut update, link)
@@ -165,11 +165,11 @@ fn the_item_may_be_created_and_deleted_and_is_an_ordinary_one_without_modes() {
 
 #[test]
 fn a_refused_switch_names_both_modes_and_the_options_and_nothing_is_sent() {
-    let update = Update {
+    let update = CliUpdate {
         new_state: with_configs(&[("mode", "park")]),
         masks: vec![ITEM.to_owned()],
         mode_rule: ModeRule::MustNotSwitch,
-        ..Update::default()
+        ..CliUpdate::default()
     };
     let played = play(
         None,
@@ -194,7 +194,7 @@ fn a_refused_switch_names_both_modes_and_the_options_and_nothing_is_sent() {
 }
 
 /// The update that 'ank apply' makes of a manifest with these options.
-fn applied(name: &str, text: &str, delete: bool, mode: ModeChange) -> Update {
+fn applied(name: &str, text: &str, delete: bool, mode: ModeChange) -> CliUpdate {
     let file = std::env::temp_dir().join(format!("ankaios-{}-{name}.yaml", std::process::id()));
     std::fs::write(&file, text).unwrap();
     let manifests = vec![file.display().to_string()];
@@ -238,9 +238,9 @@ fn manifests_without_configs_deletions_and_intended_switches_are_not_looked_at()
         assert_eq!(update.mode_rule, expected, "{text:?} {delete} {mode:?}");
     }
     // Nothing is read then.
-    let update = Update {
+    let update = CliUpdate {
         masks: vec![ITEM.to_owned()],
-        ..Update::default()
+        ..CliUpdate::default()
     };
     let waiting = Waiting {
         no_wait: true,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::CliError;
-use crate::session::Update;
+use crate::session::CliUpdate;
 use crate::settings::Waiting;
 use crate::tests::{Played, Step, accepted, play};
 use ankaios_model::complete_state::execution_state_node;
@@ -72,11 +72,11 @@ fn report(instance: InstanceName, phase: Phase) -> Step {
 
 /// Sends an update of `web` that changes nothing.
 fn repeat(
-    update: Update,
+    update: CliUpdate,
     waiting: Waiting,
     steps: impl IntoIterator<Item = Step>,
 ) -> Played<ExitCode> {
-    let update = Update {
+    let update = CliUpdate {
         masks: vec!["desiredState.workloads.web".to_owned()],
         ..update
     };
@@ -97,7 +97,11 @@ fn unchanged(
     steps: impl IntoIterator<Item = Step>,
 ) -> Played<ExitCode> {
     let begun = [web(now), Step::Accept(accepted(&[], &[])), web(now)];
-    repeat(Update::default(), waiting, begun.into_iter().chain(steps))
+    repeat(
+        CliUpdate::default(),
+        waiting,
+        begun.into_iter().chain(steps),
+    )
 }
 
 // [utest->swdd~cli-repeated-command-has-the-same-result~1]
@@ -180,7 +184,7 @@ fn unchanged_workload_is_not_judged_without_the_options() {
         web(Phase::FailedExecFailed),
         Step::Accept(accepted(&[], &[])),
     ];
-    let ran = repeat(Update::default(), Waiting::default(), steps);
+    let ran = repeat(CliUpdate::default(), Waiting::default(), steps);
     assert_eq!(
         (ran.result.unwrap(), ran.err.as_str()),
         (ExitCode::Success, "")
@@ -202,7 +206,7 @@ fn older_instance_is_waited_for_and_not_judged() {
     let steps = [now(), Step::Accept(accepted(&[], &[])), now()]
         .into_iter()
         .chain(end);
-    let ran = repeat(Update::default(), LIMITED, steps);
+    let ran = repeat(CliUpdate::default(), LIMITED, steps);
     assert_eq!(
         (ran.result.unwrap(), ran.err.as_str()),
         (ExitCode::Success, "")
@@ -221,14 +225,14 @@ fn repeated_deletion_waits_for_the_end() {
     };
     let begun = || [now(), Step::Accept(accepted(&[], &[])), now()].into_iter();
     let ran = repeat(
-        Update::default(),
+        CliUpdate::default(),
         LIMITED,
         begun().chain([report(older("web"), Phase::Removed)]),
     );
     assert_eq!(ran.result.unwrap(), ExitCode::Success);
     assert!(ran.server.is_done());
     let ran = repeat(
-        Update::default(),
+        CliUpdate::default(),
         LIMITED,
         begun().chain([Step::Silence(Duration::from_secs(11))]),
     );
@@ -257,7 +261,7 @@ fn workloads_beside_the_changed_ones_are_judged() {
     let now = || Step::State(now.clone());
     let running = Step::Broadcast(vec![crate::tests::reported("db.2.A", Phase::Running, "")]);
     let steps = [now(), Step::Accept(accepted), now(), running, now()];
-    let ran = repeat(Update::default(), FAIL_ON_ERROR, steps);
+    let ran = repeat(CliUpdate::default(), FAIL_ON_ERROR, steps);
     assert_eq!(ran.result.unwrap(), ExitCode::WorkloadFailed);
 }
 
@@ -297,16 +301,16 @@ fn open_update_is_followed_to_its_end() {
         // It replaced nothing that would have to run again.
         let restored = (phase == "UNDONE").then(|| read(phase));
         let steps = begun.into_iter().chain(followed).chain(restored);
-        let ran = repeat(Update::default(), FAIL_ON_ERROR, steps);
+        let ran = repeat(CliUpdate::default(), FAIL_ON_ERROR, steps);
         assert_eq!(ran.result.unwrap(), code, "{phase}: {}", ran.err);
     }
 }
 
 #[test]
 fn repeated_rollback_option_judges_by_health_and_cannot_roll_back() {
-    let update = || Update {
+    let update = || CliUpdate {
         rollback: true,
-        ..Update::default()
+        ..CliUpdate::default()
     };
     let begun = |phase| {
         [

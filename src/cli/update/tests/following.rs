@@ -1,7 +1,7 @@
 //! How `ank` follows an update that the server judges, against a scripted server.
 
 use super::*;
-use crate::session::Update;
+use crate::session::CliUpdate;
 use crate::settings::Waiting;
 use crate::tests::{Played, Step, accepted, let_need, play, reported, state};
 use ankaios_model::execution_state::Phase;
@@ -72,7 +72,7 @@ fn brought_back(phase: Phase) -> [Step; 2] {
     ]
 }
 
-fn run_with(update: Update, waiting: Waiting, steps: Vec<Step>) -> Played<ExitCode> {
+fn run_with(update: CliUpdate, waiting: Waiting, steps: Vec<Step>) -> Played<ExitCode> {
     play(None, steps, |link, output| {
         Context {
             link,
@@ -84,10 +84,10 @@ fn run_with(update: Update, waiting: Waiting, steps: Vec<Step>) -> Played<ExitCo
     })
 }
 
-fn request() -> Update {
-    Update {
+fn request() -> CliUpdate {
+    CliUpdate {
         masks: vec!["desiredState.workloads.web".to_owned()],
-        ..Update::default()
+        ..CliUpdate::default()
     }
 }
 
@@ -144,7 +144,7 @@ fn each_end_of_an_update_has_its_text_and_exit_code() {
         "the same again would only wait again"
     );
     let end = read("4", update(&[("phase", "UNDONE"), ("reason", needed)]));
-    let request = Update {
+    let request = CliUpdate {
         rollback_of: Some(3),
         ..request()
     };
@@ -575,7 +575,7 @@ fn other_updates_of_the_server_are_not_waited_for() {
 fn with_rollback_the_server_judges_what_it_guards() {
     let steps = [Step::State(Node::empty())].into_iter().chain(begun());
     let undone = read("4", update(&[("phase", "UNDONE")]));
-    let update = Update {
+    let update = CliUpdate {
         rollback: true,
         ..request()
     };
@@ -607,10 +607,10 @@ fn force_lets_the_server_forget_what_it_has_undone_of_the_same_names() {
         Step::State(with_updates(Node::empty(), &updates)),
         Step::Accept(accepted(&["web.2.A"], &[])),
     ];
-    let update = Update {
+    let update = CliUpdate {
         masks: masks.to_vec(),
         force: true,
-        ..Update::default()
+        ..CliUpdate::default()
     };
     let ran = run_with(
         update,
@@ -630,7 +630,7 @@ fn force_lets_the_server_forget_what_it_has_undone_of_the_same_names() {
     // Other servers remember nothing.
     let steps = vec![Step::State(Node::empty()), Step::Accept(accepted(&[], &[]))];
     let ran = run_with(
-        Update {
+        CliUpdate {
             force: true,
             ..request()
         },

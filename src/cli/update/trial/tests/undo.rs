@@ -1,7 +1,7 @@
 //! What `ank apply --rollback` sends and prints, against a scripted server.
 
 use super::*;
-use crate::session::Update;
+use crate::session::CliUpdate;
 use crate::settings::Waiting;
 use crate::tests::{Played, Step, accepted, play, reported, state};
 use ankaios_model::execution_state::{Phase, WorkloadState};
@@ -91,11 +91,11 @@ fn failing() -> Vec<Step> {
 
 fn run_with(waiting: Waiting, steps: Vec<Step>) -> Played<ExitCode> {
     let masks = vec![PORT.to_owned(), WEB.to_owned()];
-    let update = Update {
+    let update = CliUpdate {
         new_state: objects("new", "81"),
         masks,
         rollback: true,
-        ..Update::default()
+        ..CliUpdate::default()
     };
     play(None, steps, |link, output| {
         Context {
