@@ -35,9 +35,11 @@ pub fn lines_of(body: impl FnOnce()) -> Vec<String> {
                 let Some((sources, lines)) = lines else {
                     return;
                 };
-                let (write, note) = sources.rule(record, self.0);
-                lines.extend(note);
-                lines.extend(write.then(|| record.args().to_string()));
+                let ruling = sources.rule(record, self.0);
+                lines.extend(ruling.note);
+                if ruling.is_written {
+                    lines.push(record.args().to_string());
+                }
             });
         }
         fn flush(&self) {}

@@ -171,7 +171,7 @@ fn is_negative(adjustment: &str) -> bool {
     adjustment.is_ok_and(|adjustment| adjustment < 0)
 }
 
-/// Makes this process as likely to be killed as any other. Workloads inherit the protection through
+/// Gives up the protection that [`is_protected`] finds. Otherwise workloads would inherit it from
 /// their engine: one that takes all memory would be as safe as the agent.
 fn give_up_protection() -> io::Result<()> {
     // A child that stays protected is better than none.
@@ -201,10 +201,8 @@ struct Capture<P> {
 
 impl<P: Read + AsFd> Capture<P> {
     fn new(pipe: Option<P>, bound: usize, keeps_end: bool) -> Self {
-        // A blocking pipe could hang this thread forever; no output at all is better.
-        let pipe = pipe.filter(|pipe| fcntl_setfl(pipe, OFlags::NONBLOCK).is_ok());
         Self {
-            pipe,
+            pipe: nonblocking(pipe),
             kept: Vec::new(),
             discarded: 0,
             bound,
@@ -232,6 +230,7 @@ impl<P: Read + AsFd> Capture<P> {
         }
     }
 
+    /// Keeps bytes of the output within the bound.
     fn take(&mut self, bytes: &[u8]) {
         self.kept.extend_from_slice(bytes);
         let surplus = self.kept.len().saturating_sub(self.bound);
@@ -244,16 +243,38 @@ impl<P: Read + AsFd> Capture<P> {
     }
 }
 
+/// Makes a pipe nonblocking. `None` if that fails: a blocking pipe could hang this thread forever,
+/// so no input or output at all is better.
+fn nonblocking<P: AsFd>(pipe: Option<P>) -> Option<P> {
+    let pipe = pipe?;
+    match fcntl_setfl(&pipe, OFlags::NONBLOCK) {
+        Ok(()) => Some(pipe),
+        Err(_) => None,
+    }
+}
+
+/// The pipe to the standard input, and the bytes that were not written yet.
+struct PendingInput<'a> {
+    pipe: ChildStdin,
+    rest: &'a [u8],
+}
+
 // ------------------------------------------------------------- running call
 
 /// The progress of ending a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Running,
-    /// SIGTERM was sent; SIGKILL follows at this time.
-    Terminated(Ending, Instant),
-    /// SIGKILL was sent; at this time we stop waiting for a process that the kernel cannot end.
-    Killed(Ending, Instant),
+    /// SIGTERM was sent, and SIGKILL follows.
+    Terminated {
+        ending: Ending,
+        kill_at: Instant,
+    },
+    /// SIGKILL was sent. After a while the wait for a process that the kernel cannot end is over.
+    Killed {
+        ending: Ending,
+        give_up_at: Instant,
+    },
 }
 
 /// A started child with everything needed to wait for it.
@@ -261,7 +282,7 @@ struct RunningCall<'a> {
     child: Option<Child>,
     pid: Pid,
     pidfd: Option<OwnedFd>,
-    stdin: Option<(ChildStdin, &'a [u8])>,
+    stdin: Option<PendingInput<'a>>,
     input_error: Option<io::Error>,
     stdout: Capture<ChildStdout>,
     stderr: Capture<ChildStderr>,
@@ -275,15 +296,13 @@ struct RunningCall<'a> {
 impl<'a> RunningCall<'a> {
     fn new(mut child: Child, call: &ChildCall<'a>) -> Self {
         let pid = Pid::from_child(&child);
-        let stdin = child
-            .stdin
-            .take()
-            .filter(|pipe| fcntl_setfl(pipe, OFlags::NONBLOCK).is_ok());
+        let rest = call.input;
+        let stdin = nonblocking(child.stdin.take());
         Self {
             pid,
             // The child is not reaped yet, so its pid cannot mean another process.
             pidfd: pidfd_open(pid, PidfdFlags::empty()).ok(),
-            stdin: stdin.map(|pipe| (pipe, call.input)),
+            stdin: stdin.map(|pipe| PendingInput { pipe, rest }),
             input_error: None,
             stdout: Capture::new(child.stdout.take(), call.bounds.output_max, false),
             stderr: Capture::new(child.stderr.take(), call.bounds.error_max, true),
@@ -310,7 +329,11 @@ impl<'a> RunningCall<'a> {
                 && let Some(limit) = self.limit
                 && limit <= age
             {
-                match more_time.take().and_then(|extend| extend()) {
+                let extra = match more_time.take() {
+                    Some(more_time) => more_time(),
+                    None => None,
+                };
+                match extra {
                     Some(extra) => self.limit = Some(limit.saturating_add(extra)),
                     None => self.end(Ending::TimedOut(limit)),
                 }
@@ -323,7 +346,7 @@ impl<'a> RunningCall<'a> {
             if self.bounds.end_when_exceeded && self.stdout.discarded > 0 {
                 self.end(Ending::TooMuchOutput);
             }
-            // It is not reaped yet, so that its number stays that of its group.
+            // Checks without reaping the child: it must keep the number of its group.
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
             if !matches!(waitid(WaitId::Pid(self.pid), options), Ok(None)) {
                 return self.reap();
@@ -331,30 +354,33 @@ impl<'a> RunningCall<'a> {
         }
     }
 
-    /// Waits in one `poll` for output, room for input, the end of the child, and cancellation; then
+    /// Waits in one `poll` for cancellation, the end of the child, output, and room for input. Then
     /// takes the output.
     fn turn(&mut self, cancel: Cancel<'_>, age: Duration) {
         let timeout = self.timeout(age);
-        let cancel = match self.stage {
-            Stage::Running => cancel,
-            Stage::Terminated(..) | Stage::Killed(..) => None,
-        };
+        let mut polled = Vec::new();
+        // First in the list, cancellation. A call that is being ended cannot be cancelled.
+        let mut can_be_cancelled = false;
+        if self.stage == Stage::Running
+            && let Some(cancel) = cancel
+        {
+            polled.push(PollFd::from_borrowed_fd(cancel, PollFlags::IN));
+            can_be_cancelled = true;
+        }
         let readable = [
-            cancel,
             self.pidfd.as_ref().map(AsFd::as_fd),
             self.stdout.pipe.as_ref().map(AsFd::as_fd),
             self.stderr.pipe.as_ref().map(AsFd::as_fd),
         ];
-        let mut polled = Vec::new();
         for descriptor in readable.into_iter().flatten() {
             polled.push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
         }
-        if let Some((pipe, _)) = &self.stdin {
+        if let Some(PendingInput { pipe, .. }) = &self.stdin {
             polled.push(PollFd::new(pipe, PollFlags::OUT));
         }
         // An error, EINTR for one, reports nothing ready; the next turn tries again.
         let _ = poll(&mut polled, timeout.as_ref());
-        let is_cancelled = cancel.is_some() && !polled[0].revents().is_empty();
+        let is_cancelled = can_be_cancelled && !polled[0].revents().is_empty();
         drop(polled);
         if is_cancelled {
             self.end(Ending::Cancelled);
@@ -366,7 +392,7 @@ impl<'a> RunningCall<'a> {
     /// Writes as much input as fits. Closes the pipe after the last byte, or if the child has closed
     /// it.
     fn feed(&mut self) {
-        while let Some((pipe, rest)) = &mut self.stdin {
+        while let Some(PendingInput { pipe, rest }) = &mut self.stdin {
             match pipe.write(rest) {
                 Ok(count) if count < rest.len() => *rest = &rest[count..],
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -384,10 +410,12 @@ impl<'a> RunningCall<'a> {
     fn timeout(&self, age: Duration) -> Option<Timespec> {
         let stage = match self.stage {
             Stage::Running => self.limit.map(|limit| limit.saturating_sub(age)),
-            Stage::Terminated(_, at) | Stage::Killed(_, at) => Some(SystemClock.until(at)),
+            Stage::Terminated { kill_at, .. } => Some(SystemClock.until(kill_at)),
+            Stage::Killed { give_up_at, .. } => Some(SystemClock.until(give_up_at)),
         };
         let wait = match self.pidfd {
             Some(_) => stage?,
+            // Nothing reports the end of the child.
             None => stage.unwrap_or(Duration::MAX).min(CHILD_POLL_INTERVAL),
         };
         Timespec::try_from(wait).ok()
@@ -397,24 +425,29 @@ impl<'a> RunningCall<'a> {
     fn end(&mut self, ending: Ending) {
         if self.stage == Stage::Running {
             let _ = kill_process_group(self.pid, Signal::TERM);
-            self.stage = Stage::Terminated(ending, SystemClock.now() + self.kill_grace);
+            let kill_at = SystemClock.now() + self.kill_grace;
+            self.stage = Stage::Terminated { ending, kill_at };
         }
     }
 
     /// Sends SIGKILL if the child has not ended in time after SIGTERM.
     fn escalate(&mut self) {
         let now = SystemClock.now();
-        if let Stage::Terminated(ending, at) = self.stage
-            && at <= now
+        if let Stage::Terminated { ending, kill_at } = self.stage
+            && kill_at <= now
         {
             let _ = kill_process_group(self.pid, Signal::KILL);
-            self.stage = Stage::Killed(ending, now + KERNEL_KILL_GRACE);
+            let give_up_at = now + KERNEL_KILL_GRACE;
+            self.stage = Stage::Killed { ending, give_up_at };
         }
     }
 
     /// Returns whether the kernel could not end the child in time.
     fn is_given_up(&self) -> bool {
-        matches!(self.stage, Stage::Killed(_, at) if at <= SystemClock.now())
+        match self.stage {
+            Stage::Killed { give_up_at, .. } => give_up_at <= SystemClock.now(),
+            Stage::Running | Stage::Terminated { .. } => false,
+        }
     }
 
     /// Takes the rest of the output and the exit status of the ended child.
@@ -428,20 +461,22 @@ impl<'a> RunningCall<'a> {
         self.child.take()?.wait().ok()
     }
 
+    /// The end of the call. `status` is `None` if the child could not be ended.
     fn end_with(self, status: Option<ExitStatus>) -> ChildEnd {
-        let input_error = match self.stdin {
-            Some((_, rest)) if !rest.is_empty() && self.input_error.is_none() => {
-                Some(io::Error::from(ErrorKind::BrokenPipe))
-            }
-            _ => self.input_error,
-        };
+        let mut input_error = self.input_error;
+        if let Some(PendingInput { rest, .. }) = self.stdin
+            && !rest.is_empty()
+            && input_error.is_none()
+        {
+            input_error = Some(io::Error::from(ErrorKind::BrokenPipe));
+        }
         let discarded = self.stdout.discarded;
         let ending = match self.stage {
             Stage::Running if self.bounds.end_when_exceeded && discarded > 0 => {
                 Ending::TooMuchOutput
             }
             Stage::Running => Ending::Itself,
-            Stage::Terminated(ending, _) | Stage::Killed(ending, _) => ending,
+            Stage::Terminated { ending, .. } | Stage::Killed { ending, .. } => ending,
         };
         let errors = String::from_utf8_lossy(&self.stderr.kept);
         let error_output = match self.stderr.discarded {
@@ -565,26 +600,25 @@ impl FollowedChild {
 }
 
 impl FollowedChild {
-    /// How it ended. Waits a moment for that, because its output ends first. `None` when it still
-    /// runs, or the kernel does not tell.
+    /// The exit status. Waits a moment for it, since the output of a program ends first. `None` if
+    /// the program still runs, or the kernel has no status.
     pub fn status(&mut self) -> Option<ExitStatus> {
-        let child = self.child.as_mut()?;
-        if let Ok(Some(status)) = child.try_wait() {
+        if let Ok(Some(status)) = self.child.as_mut()?.try_wait() {
             return Some(status);
         }
-        let mut descriptors: Vec<PollFd<'_>> = self
-            .pidfd
-            .iter()
-            .map(|fd| PollFd::new(fd, PollFlags::IN))
-            .collect();
-        let wait = if self.pidfd.is_some() {
-            KERNEL_KILL_GRACE
-        } else {
-            CHILD_POLL_INTERVAL
-        };
-        // It ends at once, as a rule.
-        let _ = poll(&mut descriptors, Timespec::try_from(wait).ok().as_ref());
-        child.try_wait().ok().flatten()
+        self.wait_for_end();
+        self.child.as_mut()?.try_wait().ok()?
+    }
+
+    /// Waits until the program has ended, at most for a moment. Usually it ends at once.
+    fn wait_for_end(&self) {
+        let mut polled = Vec::new();
+        let mut wait = CHILD_POLL_INTERVAL; // Nothing reports the end.
+        if let Some(pidfd) = &self.pidfd {
+            polled.push(PollFd::new(pidfd, PollFlags::IN));
+            wait = KERNEL_KILL_GRACE;
+        }
+        let _ = poll(&mut polled, Timespec::try_from(wait).ok().as_ref());
     }
 }
 
@@ -598,14 +632,7 @@ impl Drop for FollowedChild {
             return;
         }
         let _ = kill_process_group(self.pid, Signal::KILL);
-        let mut descriptors: Vec<PollFd<'_>> = self
-            .pidfd
-            .iter()
-            .map(|fd| PollFd::new(fd, PollFlags::IN))
-            .collect();
-        let wait = self.wait_max().unwrap_or(KERNEL_KILL_GRACE);
-        // It ends at once, as a rule.
-        let _ = poll(&mut descriptors, Timespec::try_from(wait).ok().as_ref());
+        self.wait_for_end();
         if matches!(child.try_wait(), Ok(None)) {
             reap_later(child, ());
         }

@@ -21,9 +21,10 @@ pub trait Clock: Clone + Send + 'static {
     }
 }
 
-/// How long to wait for what answers at once unless it hangs: `limit`. In builds for tests at least
-/// for the seconds that the environment variable `ANKAIOS_TEST_PATIENCE` names: a machine with
-/// little time answers late, and hangs nothing.
+/// Returns `limit`, the longest wait for a response that is immediate unless its sender hangs.
+///
+/// Builds for tests wait at least `ANKAIOS_TEST_PATIENCE` seconds, since on a busy machine late
+/// responses are usual.
 #[must_use]
 pub fn patience(limit: Duration) -> Duration {
     #[cfg(debug_assertions)]

@@ -4,25 +4,28 @@
 //! Thread: `main`, at the start. Takes: the open folder, or a file in it where others lock the
 //! folder itself. Gives: the same, which is unlocked when it is dropped.
 
-use rustix::event::poll;
+use rustix::event::{Timespec, poll};
 use std::fs::{File, TryLockError};
 use std::io;
 
-/// Locks `file`. Waits a little for a holder that is about to end; `None` when it stays.
+/// Attempts to lock. A server holds the lock of its socket for much less than one pause, and a
+/// stopped agent ends within half of the attempts.
+const ATTEMPTS: u32 = 40;
+/// Pause between two attempts: 50 ms.
+const PAUSE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
+
+/// Locks `file`; `None` if another process keeps the lock for two seconds.
 pub fn lock(file: File) -> io::Result<Option<File>> {
-    // Attempts 50 ms apart. A server that starts holds that of its socket for much less
-    // than one pause, and an agent that was stopped ends within half of the attempts.
-    for _ in 0..40 {
+    for _ in 0..ATTEMPTS {
         match file.try_lock() {
             Ok(()) => return Ok(Some(file)),
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        let pause = rustix::time::Timespec {
-            tv_sec: 0,
-            tv_nsec: 50_000_000,
-        };
-        let _ = poll(&mut [], Some(&pause)); // A pause that a signal ends early is none the worse.
+        let _ = poll(&mut [], Some(&PAUSE)); // A signal may shorten the pause.
     }
     Ok(None)
 }

@@ -52,27 +52,29 @@ pub fn init(program: &str) {
         // The gRPC library logs too much at level info; a filter that names it shows all.
         .filter_module("grpcio", log::LevelFilter::Warn)
         .parse_filters(&filter)
-        .format(move |out, record| {
-            static SOURCES: LazyLock<Mutex<Sources>> = LazyLock::new(Mutex::default);
-            let (write, note) = SOURCES.lock().rule(record, SystemClock.now());
-            let now = SystemTime::now();
-            if let Some(note) = note {
-                let line = line(now, Level::Warn, module_path!(), &note, colours);
-                out.write_all(line.as_bytes())?;
-            }
-            if !write {
-                return Ok(());
-            }
-            let module = record.module_path().unwrap_or_default();
-            let line = line(now, record.level(), module, record.args(), colours);
-            out.write_all(line.as_bytes())
-        })
+        .format(move |out, record| write_record(out, record, colours))
         .try_init();
     debug_assert!(set.is_ok(), "the logger is set once");
 }
 
-/// Writes the one record that explains why the program ends: `<what>: '<detail>'`, whatever the
-/// filter is.
+/// Writes a record to `out`, unless its source has logged too much.
+fn write_record(out: &mut impl Write, record: &Record<'_>, colours: bool) -> io::Result<()> {
+    static SOURCES: LazyLock<Mutex<Sources>> = LazyLock::new(Mutex::default);
+    let Ruling { is_written, note } = SOURCES.lock().rule(record, SystemClock.now());
+    let now = SystemTime::now();
+    if let Some(note) = note {
+        let line = line(now, Level::Warn, module_path!(), &note, colours);
+        out.write_all(line.as_bytes())?;
+    }
+    if !is_written {
+        return Ok(());
+    }
+    let module = record.module_path().unwrap_or_default();
+    let line = line(now, record.level(), module, record.args(), colours);
+    out.write_all(line.as_bytes())
+}
+
+/// Writes the record that explains why the program ends, `<what>: '<detail>'`. No filter hides it.
 pub fn fatal(what: &str, detail: impl Display) {
     let text = line(
         SystemTime::now(),
@@ -88,8 +90,8 @@ fn wants_colours() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Repeats the directives of a filter for the module `program` for our crates, which have
-/// nearly all of the program.
+/// Adds a directive for our crates to each directive of a filter for the module `program`. Nearly
+/// all code of the program is in these crates.
 fn own_modules(filter: &str, program: &str) -> String {
     let mut directives = Vec::new();
     for text in filter.split(',') {
@@ -104,13 +106,12 @@ fn own_modules(filter: &str, program: &str) -> String {
     directives.join(",")
 }
 
-/// Prepares a text for a log line: cuts a long one, and writes out characters that act on a
-/// terminal. Continuation lines are indented, or joined with `\n` for a source, whose lines are
-/// counted.
+/// Prepares a text for a record: cuts a long one, and escapes characters that act on a terminal.
 fn harmless(text: &str) -> String {
     let kept = &text[..text.floor_char_boundary(LOG_RECORD_MAX)];
-    let mut shown =
-        printable(kept).replace('\n', if source().is_empty() { "\n    " } else { "\\n" });
+    // Lines of a source are counted, so a record of a source is one line.
+    let line_end = if source().is_empty() { "\n    " } else { "\\n" };
+    let mut shown = printable(kept).replace('\n', line_end);
     if kept.len() < text.len() {
         shown.push_str(&format!("... ({} bytes)", text.len()));
     }
@@ -161,6 +162,7 @@ where
         }
     }
 
+    /// Writes a record. Waits for the reader, but not again while it still hangs.
     fn write(&mut self, output: &W, record: &[u8]) {
         if self.left_out > 0 {
             if !can_take(output, Duration::ZERO) {
@@ -211,11 +213,11 @@ thread_local! {
     static SOURCE: RefCell<Name> = RefCell::new(Name::default());
 }
 
-/// Sets the source of lines that this thread logs until the returned value is dropped: an address,
-/// an agent or a workload, which can cause any number of lines. [`LOG_SOURCE_LINES`] lines of a
-/// source are written in a minute, and a note that further ones are left out. Without a source, or
-/// with an empty one, the place in the code is the source. Levels that are off by default are not
-/// counted.
+/// Sets the source of the lines that this thread logs until the returned value is dropped: an
+/// address, an agent or a workload. Without one, the place in the code is the source.
+///
+/// A source can cause any number of lines, so [`LOG_SOURCE_LINES`] of them are written in a minute,
+/// and a note that the others are left out. Levels that are off by default are not counted.
 pub fn log_source(name: impl Into<Name>) -> LogSource {
     LogSource {
         outer: SOURCE.replace(name.into()),
@@ -244,16 +246,23 @@ impl Drop for LogSource {
     }
 }
 
-/// Whether a line is written, and a note before it or in its place.
-pub(crate) type Ruling = (bool, Option<String>);
+/// The decision about a line.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ruling {
+    pub is_written: bool,
+    /// A line before it, or in its place.
+    pub note: Option<String>,
+}
 
-/// LineCount of all sources, of [`LOG_SOURCES`] each by itself.
+/// The lines of all sources, counted for each of at most [`LOG_SOURCES`], and for all others
+/// together.
 #[derive(Debug, Default)]
 pub struct Sources {
     of: HashMap<String, LineCount>,
     others: LineCount,
 }
 
+/// The number of lines in the present period.
 #[derive(Debug, Default)]
 struct LineCount {
     since: Option<Instant>,
@@ -261,7 +270,7 @@ struct LineCount {
 }
 
 impl Sources {
-    /// Decides about a record of this thread.
+    /// Decides whether to write a record of this thread.
     pub fn rule(&mut self, record: &Record<'_>, now: Instant) -> Ruling {
         let module = record.module_path().unwrap_or_default();
         let is_of_library = module.starts_with("grpcio");
@@ -271,9 +280,12 @@ impl Sources {
             Level::Info
         };
         if record.level() > default_level {
-            return (true, None);
+            return Ruling {
+                is_written: true,
+                note: None,
+            };
         }
-        // LineCount of the gRPC library do not name their cause, so all are of one source.
+        // Lines of the gRPC library do not name their cause, so all are of one source.
         if is_of_library {
             return self.count("the gRPC library", now);
         }
@@ -285,13 +297,16 @@ impl Sources {
         self.count(&source, now)
     }
 
+    /// Counts a line of `source`.
     fn count(&mut self, source: &str, now: Instant) -> Ruling {
         let source = excerpt(source);
-        if !self.of.contains_key(&*source) && self.of.len() >= LOG_SOURCES {
-            self.of.retain(|_, lines| !lines.is_over(now));
-        }
-        if self.of.len() >= LOG_SOURCES && !self.of.contains_key(&*source) {
-            return self.others.count("many others", now);
+        if !self.of.contains_key(&*source) {
+            if self.of.len() >= LOG_SOURCES {
+                self.of.retain(|_, lines| !lines.is_over(now));
+            }
+            if self.of.len() >= LOG_SOURCES {
+                return self.others.count("many others", now);
+            }
         }
         let lines = self.of.entry(source.to_string()).or_default();
         lines.count(&source, now)
@@ -307,6 +322,8 @@ impl LineCount {
         }
     }
 
+    /// Counts a line of `source`. Notes when the first line is left out, and in the next period how
+    /// many were.
     fn count(&mut self, source: &str, now: Instant) -> Ruling {
         let mut note = None;
         if self.is_over(now) {
@@ -327,7 +344,10 @@ impl LineCount {
                 "Many log lines are about '{source}': further ones are left out for {LOG_SOURCE_TIME:?}."
             ));
         }
-        (self.count <= LOG_SOURCE_LINES, note)
+        Ruling {
+            is_written: self.count <= LOG_SOURCE_LINES,
+            note,
+        }
     }
 }
 
@@ -368,15 +388,16 @@ pub fn utc(now: SystemTime) -> String {
     utc_of(since_1970.as_secs())
 }
 
-/// [`utc`] of a time in seconds since 1970. Years of more than four digits have no such form; a
-/// peer may send any number, which is shown as it is then.
+/// [`utc`] of a time in seconds since 1970. A number that a peer has sent may lie beyond the year
+/// 9999, which has no such form: it is shown as it is.
 pub fn utc_of(seconds: u64) -> String {
-    let number = i64::try_from(seconds).unwrap_or(i64::MAX);
-    let text = match OffsetDateTime::from_unix_timestamp(number) {
-        Ok(time) => time.format(&Rfc3339).ok(),
-        Err(_) => None,
-    };
-    text.unwrap_or_else(|| seconds.to_string())
+    if let Ok(number) = i64::try_from(seconds)
+        && let Ok(time) = OffsetDateTime::from_unix_timestamp(number)
+        && let Ok(text) = time.format(&Rfc3339)
+    {
+        return text;
+    }
+    seconds.to_string()
 }
 
 /// Longest text of a log line, in bytes; the rest is cut. Text of an engine has half of it.
@@ -516,10 +537,13 @@ mod tests {
             let rulings: Vec<Ruling> = (0..1000)
                 .map(|_| sources.count("10.0.0.1", start + after))
                 .collect();
-            let written = rulings.iter().filter(|ruling| ruling.0).count();
+            let written = rulings.iter().filter(|ruling| ruling.is_written).count();
             (
                 written,
-                rulings.into_iter().filter_map(|ruling| ruling.1).collect(),
+                rulings
+                    .into_iter()
+                    .filter_map(|ruling| ruling.note)
+                    .collect(),
             )
         };
         let many =
@@ -536,7 +560,10 @@ mod tests {
         );
         assert_eq!(
             sources.count("10.0.0.2", start + LOG_SOURCE_TIME),
-            (true, None)
+            Ruling {
+                is_written: true,
+                note: None
+            }
         );
     }
 
@@ -584,16 +611,16 @@ mod tests {
     #[test]
     fn new_sources_above_the_bound_share_the_lines_of_one() {
         let (mut sources, now) = (Sources::default(), SystemClock.now());
-        assert!(sources.count("known", now).0);
+        assert!(sources.count("known", now).is_written);
         let new = |number: i32| format!("{number} {}", "x".repeat(1000));
         let written = (0..100_000)
-            .filter(|number| sources.count(&new(*number), now).0)
+            .filter(|number| sources.count(&new(*number), now).is_written)
             .count();
         assert_eq!(written, LOG_SOURCES - 1 + LOG_SOURCE_LINES as usize);
         assert!(sources.of.len() <= LOG_SOURCES && sources.of.keys().all(|key| key.len() < 300));
-        assert!(sources.count("known", now).0);
+        assert!(sources.count("known", now).is_written);
         // Sources that are silent for a while make room.
-        assert!(sources.count("new", now + LOG_SOURCE_TIME).0);
+        assert!(sources.count("new", now + LOG_SOURCE_TIME).is_written);
         assert_eq!(sources.of.len(), 1);
     }
 

@@ -17,7 +17,8 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// How many threads can allocate at the same time. Each further arena of malloc keeps unused memory.
+/// The number of malloc's arenas, and so of threads that can allocate at the same time. Each arena
+/// keeps unused memory.
 #[derive(Debug, Clone, Copy)]
 pub enum Arenas {
     /// For a program whose threads mostly wait.
@@ -33,24 +34,23 @@ const STACK_RESERVE: usize = if cfg!(debug_assertions) { 8 } else { 1 } * 1024;
 /// and callers that wait for it must not wait for this as well.
 const FIRST_DELAY: Duration = Duration::from_millis(50);
 
-/// Bytes of code that are mapped as one piece. For each page that is needed the kernel maps up to
-/// 64 KiB around it; a piece costs the kernel some 200 bytes, and program and libraries have about
-/// 9 MB.
+/// Size of the pieces in which code is mapped, in bytes. With a needed page the kernel maps up to
+/// 64 KiB around it, but never more than its piece. A piece costs the kernel some 200 bytes; program
+/// and libraries have about 9 MB.
 const CODE_PIECE: usize = 8 * 1024;
 
 /// Smallest allocation with a mapping of its own, in bytes.
 #[cfg(target_env = "gnu")]
 const LARGE: c_int = 1024 * 1024;
 
-/// Sets up the allocator. Must be called before any other thread starts.
+/// Sets up the allocator, and records the mappings of code. Must be called before any other thread
+/// starts.
 ///
-/// Bounds the number of arenas of glibc's malloc, which by default may grow to eight per core and
-/// keep the memory of each thread. A large allocation gets a mapping of its own, which is returned
-/// with it: by default malloc raises that size with each large message, up to 32 MiB, and a hole
-/// stays if a small allocation follows it. Other C libraries need none of this.
-///
-/// Also records the mappings of code. Code that is loaded now stays until the end of the program;
-/// a library that is loaded later may be unloaded, and other memory be mapped in its place.
+/// - Bounds the number of arenas of glibc's malloc. Its default is eight per core.
+/// - Gives a large allocation a mapping of its own, which is returned with it. By default malloc
+///   raises the size of a large one with each large message, up to 32 MiB.
+/// - Records the code that is loaded now, since it stays until the end of the program. A library
+///   that is loaded later may be unloaded, and other memory mapped in its place.
 #[cfg_attr(not(target_env = "gnu"), allow(unused_variables))]
 pub fn at_start(arenas: Arenas) {
     #[cfg(target_env = "gnu")]
@@ -67,8 +67,8 @@ pub fn at_start(arenas: Arenas) {
 /// Sets up the allocator for a program that ends soon. Must be called before any other thread
 /// starts.
 ///
-/// All threads use one arena: they work one after the other. The heap grows in few steps and never
-/// shrinks, since what reads the command line allocates and frees half a megabyte.
+/// All threads use one arena, since they work one after the other. The heap grows in few steps and
+/// never shrinks: reading the command line allocates and frees half a megabyte.
 pub fn at_start_of_command() {
     #[cfg(target_env = "gnu")]
     #[allow(unsafe_code)]
@@ -80,8 +80,7 @@ pub fn at_start_of_command() {
     }
 }
 
-/// Gives free memory back to the system after something of about `bytes` was dropped, if that is
-/// worth the time.
+/// Returns free memory to the system after about `bytes` were dropped, if that is worth the time.
 pub fn give_back_after(bytes: usize) {
     if bytes < TRIM_FROM {
         return;
@@ -94,43 +93,48 @@ pub fn give_back_after(bytes: usize) {
     }
 }
 
-/// The stack of the thread that made this. Pages that a call needed once stay otherwise, which adds
-/// up over the many threads of an agent that mostly wait.
+/// The stack of the thread that created this value. Pages that a call has used stay in memory, which
+/// adds up over the many idle threads of an agent.
 #[derive(Debug)]
 pub struct OwnStack {
     lowest: usize,
     page: usize,
-    /// Of use to its own thread only.
+    /// Only its own thread can use it.
     _not_send: PhantomData<*const u8>,
 }
 
 impl OwnStack {
-    /// `None` when the system does not say where it is.
+    /// The stack of the calling thread; `None` if the system does not tell its place.
     #[allow(unsafe_code)]
     pub fn of_this_thread() -> Option<Self> {
         let mut attributes = std::mem::MaybeUninit::uninit();
-        let (mut lowest, mut size) = (std::ptr::null_mut(), 0);
-        // SAFETY: the attributes are written by the first call before they are read and destroyed,
-        // all pointers are to values that live here.
-        let found = unsafe {
-            libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) == 0 && {
-                let found = libc::pthread_attr_getstack(
-                    attributes.as_ptr(),
-                    &raw mut lowest,
-                    &raw mut size,
-                ) == 0;
-                libc::pthread_attr_destroy(attributes.as_mut_ptr());
-                found
-            }
+        // SAFETY: the pointer is to a value that lives here.
+        let error =
+            unsafe { libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) };
+        if error != 0 {
+            return None;
+        }
+        let mut lowest = std::ptr::null_mut();
+        let mut size = 0;
+        // SAFETY: the call above has written the attributes. They are read before they are
+        // destroyed, and all pointers are to values that live here.
+        let error = unsafe {
+            let error =
+                libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut lowest, &raw mut size);
+            libc::pthread_attr_destroy(attributes.as_mut_ptr());
+            error
         };
-        found.then(|| Self {
+        if error != 0 {
+            return None;
+        }
+        Some(Self {
             lowest: lowest.addr(),
             page: page_size(),
             _not_send: PhantomData,
         })
     }
 
-    /// Gives back the pages that are not in use now.
+    /// Returns the pages that are not in use now to the system.
     #[inline(never)]
     #[allow(unsafe_code)]
     pub fn give_back_unused(&self) {
@@ -141,8 +145,8 @@ impl OwnStack {
             return;
         }
         let start = std::ptr::without_provenance_mut(self.lowest);
-        // SAFETY: the range is a part of the stack of this thread, further below all that is in use
-        // than the frames of this call can reach.
+        // SAFETY: the range is a part of the stack of this thread. It ends so far below the used
+        // part that the frames of this call do not reach it.
         match unsafe { rustix::mm::madvise(start, length, Advice::LinuxDontNeed) } {
             // The stack of `main` has pages only as far as it was used.
             Ok(()) | Err(Errno::NOMEM) => {}
@@ -151,14 +155,14 @@ impl OwnStack {
     }
 }
 
-/// Gives back the pages of the stack of this thread that are not in use now.
+/// Returns the unused pages of the stack of this thread to the system.
 pub fn give_back_stack() {
     if let Some(stack) = OwnStack::of_this_thread() {
         stack.give_back_unused();
     }
 }
 
-/// Wakes the thread of [`settle`]; it has room for one message, more are not needed.
+/// Wakes the thread of [`settle`]. It has room for one message.
 static WORK_DONE: OnceLock<Sender<()>> = OnceLock::new();
 
 /// Mappings with the code and constants of the program and of the libraries that it was started
@@ -174,9 +178,9 @@ fn code_mappings() -> Vec<Range<usize>> {
     mappings
 }
 
-/// Adds the segments of one loaded file that are never written. Those that the loader changes
-/// belong to writable ones, also where they are read-only later, and the architectures that these
-/// programs are for have no relocations in code.
+/// Adds the segments of one loaded file that are never written. Parts that the loader changes belong
+/// to writable segments, even if they are read-only later. The architectures of these programs have
+/// no relocations in code.
 #[allow(unsafe_code)]
 // SAFETY: for `dl_iterate_phdr` only, see `code_mappings`.
 unsafe extern "C" fn add_code(
@@ -184,35 +188,31 @@ unsafe extern "C" fn add_code(
     _size: usize,
     mappings: *mut c_void,
 ) -> c_int {
-    // SAFETY: the loader calls this with a description that it owns, and with the pointer that
-    // `code_mappings` has given it.
-    let (info, mappings) = unsafe { (&*info, &mut *mappings.cast::<Vec<Range<usize>>>()) };
-    // SAFETY: the loader's names end with a zero, and that number of headers follow each other at
-    // that address.
-    let (name, headers) = unsafe {
-        let name = if info.dlpi_name.is_null() {
-            c""
-        } else {
-            CStr::from_ptr(info.dlpi_name)
-        };
-        (
-            name,
-            std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()),
-        )
-    };
-    // The program itself has no name; what the kernel brings along has one without a path.
+    // SAFETY: the loader calls this with a description that it owns.
+    let info = unsafe { &*info };
+    // SAFETY: the loader passes on the pointer of `code_mappings`.
+    let mappings = unsafe { &mut *mappings.cast::<Vec<Range<usize>>>() };
+    let mut name = c"";
+    if !info.dlpi_name.is_null() {
+        // SAFETY: the loader's names end with a zero.
+        name = unsafe { CStr::from_ptr(info.dlpi_name) };
+    }
+    // The program itself has no name. The code that the kernel adds has one without a path.
     if !matches!(name.to_bytes(), [] | [b'/', ..]) {
         return 0;
     }
+    // SAFETY: at this address, this number of headers follow each other.
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
     let page = page_size();
-    for header in headers
-        .iter()
-        .filter(|it| it.p_type == libc::PT_LOAD && it.p_flags & libc::PF_W == 0)
-    {
-        let bounds = usize::try_from(header.p_vaddr)
-            .ok()
-            .zip(usize::try_from(header.p_filesz).ok());
-        let Some((address, bytes)) = bounds else {
+    for header in headers {
+        let is_writable = header.p_flags & libc::PF_W != 0;
+        if header.p_type != libc::PT_LOAD || is_writable {
+            continue;
+        }
+        let Ok(address) = usize::try_from(header.p_vaddr) else {
+            continue;
+        };
+        let Ok(bytes) = usize::try_from(header.p_filesz) else {
             continue;
         };
         let Ok(base) = usize::try_from(info.dlpi_addr) else {
@@ -224,21 +224,23 @@ unsafe extern "C" fn add_code(
     0
 }
 
-/// A power of two.
+/// The largest pages of the architectures of these programs.
+const PAGE_MAX: usize = 64 * 1024;
+
+/// The size of a page, a power of two.
 fn page_size() -> usize {
     #[allow(unsafe_code)]
     // SAFETY: takes no pointers.
-    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) });
-    // The largest pages of the architectures that these programs are for.
-    page.ok()
-        .filter(|page| page.is_power_of_two())
-        .unwrap_or(64 * 1024)
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    match usize::try_from(page) {
+        Ok(page) if page.is_power_of_two() => page,
+        _ => PAGE_MAX,
+    }
 }
 
-/// Starts a thread that returns the pages of code that only the start needed to the kernel, and
-/// does so again some time after the start and after [`settle_again`]. A page that is needed again
-/// comes from the page cache. Without this an agent that has just connected has 6.3 MiB instead of
-/// 2.3, more than promised.
+/// Starts a thread that returns pages of code to the kernel after the start, and again a while after
+/// [`settle_again`]: most of the code is needed rarely. A page that is needed again comes from the
+/// page cache. This saves 4 of 6.3 MiB of an agent that has just connected.
 pub fn settle() -> io::Result<()> {
     let code: &[Range<usize>] = CODE.get().map_or(&[], Vec::as_slice);
     let (work_done, woken) = bounded(1);
@@ -261,13 +263,14 @@ pub fn settle() -> io::Result<()> {
     Ok(())
 }
 
-/// Reports the use of code that is idle otherwise, such as for a call of an engine. Never waits.
+/// Reports the use of code that is usually idle, such as that of a call of an engine. Never waits.
 pub fn settle_again() {
     if let Some(work_done) = WORK_DONE.get() {
         let _ = work_done.try_send(()); // Full: it is woken anyway.
     }
 }
 
+/// Returns the pages of code, and free memory, to the system.
 fn give_back_code(code: &[Range<usize>]) {
     for range in code {
         advise(range, Advice::LinuxDontNeed);
@@ -275,29 +278,31 @@ fn give_back_code(code: &[Range<usize>]) {
     give_back_after(TRIM_FROM);
 }
 
-/// Splits a mapping into mappings of [`CODE_PIECE`] bytes, or pages where these are larger. For a
-/// page that is needed the kernel maps its neighbours too, as far as the mapping goes: with pieces
-/// twice as large an idle agent has 2.5 MiB instead of 2.0. Mappings stay apart when they differ,
-/// and these differ in whether a core dump has them, which has no code anyway.
+/// Splits a mapping into pieces of [`CODE_PIECE`] bytes. With pieces twice as large, an idle agent
+/// would have 2.5 MiB instead of 2.0.
+///
+/// The kernel keeps neighbouring mappings apart if they differ. So every other piece is left out of
+/// core dumps, which have no code anyway.
 fn map_in_pieces(range: &Range<usize>) {
     for piece in every_other_piece(range) {
         advise(&piece, Advice::LinuxDontDump);
     }
 }
 
-/// Never the first one: core dumps have it, since it identifies the file.
+/// The second piece of a mapping, the fourth, and so on. Core dumps need the first one: it
+/// identifies the file.
 fn every_other_piece(range: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let end = range.end;
-    let piece = CODE_PIECE.max(page_size());
+    let piece = CODE_PIECE.max(page_size()); // A piece has whole pages.
     let starts = range.clone().step_by(piece).skip(1).step_by(2);
     starts.map(move |start| start..end.min(start + piece))
 }
 
+/// Advises the kernel about a range of code.
 fn advise(range: &Range<usize>, advice: Advice) {
     #[allow(unsafe_code)]
-    // SAFETY: the range is code or constants of a file that stays loaded and are never written, so
-    // its content stays the same whatever is advised here: the next access reads it from the file
-    // again.
+    // SAFETY: the range is code or constants of a file that stays loaded. They are never written, so
+    // each access reads the same content from the file, with any advice.
     let result = unsafe {
         rustix::mm::madvise(
             std::ptr::without_provenance_mut(range.start),

@@ -103,11 +103,11 @@ impl MetricsText {
     pub fn add(&mut self, family: &'static Family, labels: &[(&str, &str)], value: impl Display) {
         let mut series = family.name.to_owned();
         if !labels.is_empty() {
-            let labels = labels
-                .iter()
-                .map(|(name, text)| format!("{name}=\"{text}\""));
-            let labels = labels.collect::<Vec<_>>().join(",");
-            series.push_str(&format!("{{{labels}}}"));
+            let mut texts = Vec::new();
+            for (name, text) in labels {
+                texts.push(format!("{name}=\"{text}\""));
+            }
+            series.push_str(&format!("{{{}}}", texts.join(",")));
         }
         let metric = self.0.entry(family.name).or_insert_with(|| Metric {
             family,
@@ -116,6 +116,7 @@ impl MetricsText {
         metric.lines.insert(format!("{series} {value}\n"));
     }
 
+    /// The text of all metrics.
     pub fn finish(&self) -> String {
         let mut text = String::new();
         for Metric { family, lines } in self.0.values() {
@@ -138,8 +139,8 @@ pub fn seconds(microseconds: u64) -> String {
 
 // --------------------------------------------------------------------- file
 
-/// Starts the thread that writes the result of `text`, first at once, until the other end of `stop`
-/// is dropped; then it removes the file. `None` writes nothing.
+/// Starts the thread that writes the result of `text` to the file, first at once. `None` writes
+/// nothing. When the other end of `stop` is dropped, the thread removes the file and ends.
 // [impl->swdd~metrics-file~1]
 pub fn start(
     settings: MetricsSettings,
@@ -151,6 +152,7 @@ pub fn start(
     })
 }
 
+/// Body of the thread `metrics`.
 fn write_all(
     settings: &MetricsSettings,
     stop: &Receiver<()>,
@@ -186,7 +188,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut new = OsString::from(path);
     new.push(".new");
     let new = PathBuf::from(new);
-    let _ = fs::remove_file(&new); // Left behind by a failed write.
+    let _ = fs::remove_file(&new); // An earlier program may have left it.
     let written = write_new(&new, text).and_then(|()| fs::rename(&new, path));
     if written.is_err() {
         let _ = fs::remove_file(&new);
@@ -194,7 +196,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     written
 }
 
-/// Creates a file, which must not exist: a link of another user is not followed.
+/// Creates a file. An existing one is an error, so that a link of another user is not followed.
 fn write_new(path: &Path, text: &str) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create_new(true).mode(MODE).open(path)?;

@@ -43,7 +43,7 @@ pub struct PrivateFolder {
 }
 
 impl PrivateFolder {
-    /// Opens `path` and makes it, with those above it, when it is missing. Its mode becomes 0700.
+    /// Opens `path`, or creates it and the folders above it. Its mode becomes 0700.
     pub fn open(path: &Path) -> io::Result<Self> {
         if let Some(parent) = path.parent() {
             DirBuilder::new()
@@ -74,6 +74,7 @@ impl PrivateFolder {
         Self::at(self.descriptor.as_fd(), name, self.path.join(name), mode)
     }
 
+    /// Opens the folder `name` in `parent`, or creates it. Its mode becomes `mode`.
     fn at(parent: BorrowedFd, name: &Path, path: PathBuf, mode: Mode) -> io::Result<Self> {
         let mut opened = openat(parent, name, FOLDER, Mode::empty());
         if matches!(opened, Err(Errno::NOENT)) {
@@ -106,7 +107,7 @@ impl PrivateFolder {
         Ok(File::from(file))
     }
 
-    /// Reads the file `name` in this folder, which may have [`READ_MAX`] bytes.
+    /// Reads the file `name` in this folder, of at most [`READ_MAX`] bytes.
     pub fn read(&self, name: &Path) -> io::Result<String> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&self.descriptor, name, flags, Mode::empty())?;
@@ -162,8 +163,8 @@ fn check(stat: &Stat, path: &Path) -> io::Result<()> {
         io::Error::new(io::ErrorKind::PermissionDenied, format!("'{path}' {text}"))
     })?;
     let mode = stat.st_mode & 0o7777;
-    // A group that has the number of a user is that user's own; such users have an umask that lets
-    // it write.
+    // A group with the number of our user has only this user. Where users have such groups, new
+    // files are often writable for them.
     let others = if user != 0 && stat.st_gid == user {
         OTHERS_WRITE & 0o007
     } else {
@@ -189,21 +190,25 @@ pub fn share(path: &Path) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
-    match DirBuilder::new().mode(SHARED).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => settle(path, |_| SHARED),
+    if let Err(error) = DirBuilder::new().mode(SHARED).create(path)
+        && error.kind() != io::ErrorKind::AlreadyExists
+    {
+        return Err(error);
     }
+    set_trusted_mode(path, |_| SHARED)
 }
 
 /// Ensures that no other user can replace anything in the existing folder `path`.
 pub fn use_shared(path: &Path) -> io::Result<()> {
-    settle(path, |mode| {
-        if mode & OTHERS_WRITE == 0 {
-            mode
-        } else {
-            mode | STICKY
-        }
-    })
+    set_trusted_mode(path, with_sticky)
+}
+
+/// Adds the sticky bit to the mode of a folder if others can write to it.
+fn with_sticky(mode: u32) -> u32 {
+    if mode & OTHERS_WRITE == 0 {
+        return mode;
+    }
+    mode | STICKY
 }
 
 /// Checks that `stat` is of root or our user.
@@ -214,57 +219,52 @@ fn check_trusted(stat: &Stat) -> io::Result<()> {
         return Ok(());
     }
     let text = format!(
-        "it belongs to user {owner}, who could replace everything in it, neither to root nor to user {user} who runs \
-         this program. Name another folder, or remove this one"
+        "it belongs to user {owner}, who could replace everything in it. It must belong to root or to user {user}, who \
+         runs this program. Name another folder, or remove this one"
     );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
-/// Sets the mode of a folder of root or our user.
-fn settle(path: &Path, wanted: impl FnOnce(u32) -> u32) -> io::Result<()> {
-    let mut place = open(
-        path,
-        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?;
-    let mut stat = fstat(&place)?;
+/// Changes the mode of a folder, which must be of root or our user, to `wanted` of its mode.
+fn set_trusted_mode(path: &Path, wanted: fn(u32) -> u32) -> io::Result<()> {
+    // First, open the folder. `path` may be a link of root or our user: its target is read from the
+    // descriptor that was checked, since others could replace a link by its name.
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut folder = open(path, flags, Mode::empty())?;
+    let mut stat = fstat(&folder)?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
-        // The target is read from the link that was checked: a link of another user could lead
-        // elsewhere.
         check_trusted(&stat)?;
-        let target = readlinkat(&place, c"", Vec::new())?;
-        let folder = path.parent().unwrap_or(path);
-        let target = folder.join(OsStr::from_bytes(target.as_bytes()));
-        place = open(
-            &target,
-            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
-        stat = fstat(&place)?;
+        let target = readlinkat(&folder, c"", Vec::new())?;
+        let above = path.parent().unwrap_or(path);
+        let target = above.join(OsStr::from_bytes(target.as_bytes()));
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        folder = open(&target, flags, Mode::empty())?;
+        stat = fstat(&folder)?;
     }
+    // Then, check it.
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return Err(Errno::NOTDIR.into());
     }
     check_trusted(&stat)?;
+    // Finally, set its mode.
     let mode = stat.st_mode & 0o7777;
     let wanted = wanted(mode);
     if mode == wanted {
         return Ok(());
     }
-    match fs::set_permissions(
-        format!("/proc/self/fd/{}", place.as_raw_fd()),
-        Permissions::from_mode(wanted),
-    ) {
-        // It is root's; without the sticky bit others could replace our files.
-        Err(error) if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 => {
-            let text = format!(
-                "others may rename what is in it (mode {mode:04o}), and that cannot be changed: {error}. Let its owner \
-                 use 'chmod +t', or name another folder"
-            );
-            Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
-        }
-        _ => Ok(()),
+    let by_descriptor = format!("/proc/self/fd/{}", folder.as_raw_fd());
+    let Err(error) = fs::set_permissions(by_descriptor, Permissions::from_mode(wanted)) else {
+        return Ok(());
+    };
+    let is_safe = mode & OTHERS_WRITE == 0 || mode & STICKY != 0;
+    if is_safe {
+        return Ok(()); // Others cannot replace our files in it.
     }
+    let text = format!(
+        "others may rename what is in it (mode {mode:04o}), and that cannot be changed: {error}. Let its owner \
+         use 'chmod +t', or name another folder"
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
 #[cfg(test)]
@@ -395,7 +395,7 @@ mod tests {
         if give_away(&path) {
             refused(
                 share(&path),
-                "it belongs to user 65534, who could replace everything in it, neither to root nor",
+                "it belongs to user 65534, who could replace everything in it. It must belong to root",
             );
             refused(use_shared(&path), "Name another folder");
         }

@@ -24,8 +24,8 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Makes a panic of any thread end the program, as release builds do by themselves: without it a
-/// program would go on without the thread, and no supervisor would start it again.
+/// Makes a panic of any thread end the program, as in release builds. Otherwise the program would
+/// continue without the thread, and no supervisor would restart it.
 pub fn abort_on_panic() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

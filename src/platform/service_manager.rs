@@ -7,8 +7,9 @@
 //! Owns: the watched threads' rounds, the socket. Takes: parts of the status, of which only the
 //! newest counts.
 //!
-//! The socket is ours because it has to work after children were started without the variable, with
-//! abstract names too, and with a bound on how long a full queue of the manager is waited for.
+//! The socket is our own, not that of `sd_notify`: it must work with abstract names, after children
+//! were started without the variable, and with a limit for the wait when the manager's queue is
+//! full.
 
 use crate::clock::{Clock, SystemClock};
 use crate::limits::STACK_SMALL;
@@ -59,26 +60,33 @@ pub struct StatusBoard(Option<Arc<Board>>);
 
 #[derive(Debug)]
 struct Board {
-    /// That of connections and that of workloads.
-    status: Mutex<[String; 2]>,
+    status: Mutex<ServiceStatus>,
     changed: Sender<()>,
 }
 
+/// The parts of the status; empty ones are left out.
+#[derive(Debug, Default)]
+struct ServiceStatus {
+    connection: String,
+    workloads: String,
+}
+
 impl ServiceManager {
-    /// The manager that the environment names. What does not make sense there is logged and
-    /// ignored.
+    /// The manager that the environment names. An unusable name is logged and ignored.
     pub fn from_environment() -> Self {
-        let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
+        let name = std::env::var_os("NOTIFY_SOCKET").unwrap_or_default();
+        if name.is_empty() {
             return Self::default();
-        };
+        }
         let watchdog = sd_notify::watchdog_enabled().filter(|limit| !limit.is_zero());
-        Self::new(&name, watchdog).unwrap_or_else(|error| {
-            log::warn!(
-                "The service manager cannot be notified at '{}': {error}",
-                name.display()
-            );
-            Self::default()
-        })
+        match Self::new(&name, watchdog) {
+            Ok(manager) => manager,
+            Err(error) => {
+                let name = name.display();
+                log::warn!("The service manager cannot be notified at '{name}': {error}");
+                Self::default()
+            }
+        }
     }
 
     fn new(socket: &OsStr, watchdog: Option<Duration>) -> io::Result<Self> {
@@ -95,15 +103,18 @@ impl ServiceManager {
         })
     }
 
-    /// Where to put the status.
+    /// The board for the status.
     pub fn status(&self) -> StatusBoard {
         self.board.clone()
     }
 
-    /// Starts the thread that reports that all of `threads` run, and from then on that they make
-    /// progress. It ends when the returned sender is dropped; `None` without a service manager.
+    /// Starts a thread that reports the start of all `threads`, and then their progress. It ends
+    /// when the returned sender is dropped. `None` without a service manager.
     pub fn watch(&self, threads: WatchedThreads) -> io::Result<Option<(Sender<()>, Thread)>> {
-        let (Some(socket), Some(changed)) = (self.socket.clone(), self.changed.clone()) else {
+        let Some(socket) = self.socket.clone() else {
+            return Ok(None);
+        };
+        let Some(changed) = self.changed.clone() else {
             return Ok(None);
         };
         let (running, stop) = bounded::<()>(0);
@@ -127,22 +138,23 @@ impl ServiceManager {
 }
 
 impl StatusBoard {
-    /// Puts the status of connections; `text` is called only when there is a service manager.
+    /// Puts the status of connections. Without a service manager, `text` is not called.
     pub fn connection(&self, text: impl FnOnce() -> String) {
-        self.put(0, text);
+        self.put(|status| &mut status.connection, text);
     }
 
-    /// Puts the status of workloads; `text` is called only when there is a service manager.
+    /// Puts the status of workloads. Without a service manager, `text` is not called.
     pub fn workloads(&self, text: impl FnOnce() -> String) {
-        self.put(1, text);
+        self.put(|status| &mut status.workloads, text);
     }
 
-    fn put(&self, part: usize, text: impl FnOnce() -> String) {
+    fn put(&self, part: fn(&mut ServiceStatus) -> &mut String, text: impl FnOnce() -> String) {
         let Some(board) = &self.0 else { return };
         let text = one_line(&text());
         let mut status = board.status.lock();
-        if status[part] != text {
-            status[part] = text;
+        let part = part(&mut status);
+        if *part != text {
+            *part = text;
             drop(status);
             let _ = board.changed.try_send(()); // Full: `notify` is being woken already.
         }
@@ -152,7 +164,8 @@ impl StatusBoard {
         let Some(board) = &self.0 else {
             return String::new();
         };
-        let mut parts = board.status.lock().to_vec();
+        let status = board.status.lock();
+        let mut parts = vec![status.connection.as_str(), status.workloads.as_str()];
         parts.retain(|part| !part.is_empty());
         parts.join("; ")
     }
@@ -175,16 +188,17 @@ struct Notifier<C> {
     clock: C,
     /// Whether all threads have run.
     ready: bool,
-    /// When to check the threads next.
+    /// The time of the next check of the threads.
     due: Option<Instant>,
-    /// Since when some of them are waited for.
+    /// The begin of the wait for silent threads.
     late_since: Option<Instant>,
-    /// Pause before the next check of these.
+    /// Pause before the next check of silent threads.
     pause: Duration,
+    /// Whether the silent threads were named in the log.
     complained: bool,
     /// The status that was sent last.
     sent: String,
-    /// Before this no change of it is sent.
+    /// The time before which no change of the status is sent.
     rest_until: Option<Instant>,
 }
 
@@ -215,10 +229,8 @@ impl<C: Clock> Notifier<C> {
 
     fn run(mut self, changed: &Receiver<()>, stop: &Receiver<()>) {
         loop {
-            let check = self.due.map_or_else(never, |at| self.clock.alarm(at));
-            let rested = self
-                .rest_until
-                .map_or_else(never, |at| self.clock.alarm(at));
+            let check = self.alarm(self.due);
+            let rested = self.alarm(self.rest_until);
             let nothing = never();
             let changed = if self.listens_for_changes() {
                 changed
@@ -234,23 +246,34 @@ impl<C: Clock> Notifier<C> {
         }
     }
 
-    /// Before the program is ready its status is sent together with that.
+    /// A channel that becomes ready at `at`; never without a time.
+    fn alarm(&self, at: Option<Instant>) -> Receiver<Instant> {
+        match at {
+            Some(at) => self.clock.alarm(at),
+            None => never(),
+        }
+    }
+
+    /// Returns whether a change of the status is sent now. The first status is sent when the program
+    /// is ready.
     fn listens_for_changes(&self) -> bool {
         self.ready && self.rest_until.is_none()
     }
 
-    /// Checks the threads. Once all have made progress, reports it and begins the next round; until
-    /// then the others are woken and checked again soon.
+    /// Checks the threads, if that is due. Reports once all have made progress. Until then it wakes
+    /// the silent ones, and checks again soon.
     fn check(&mut self) {
+        let Some(due) = self.due else { return };
         let now = self.clock.now();
-        if self.due.is_none_or(|at| now < at) {
+        if now < due {
             return;
         }
-        let silent = self.threads.nudge_silent();
+        let silent = self.threads.wake_silent();
         if silent.is_empty() {
             return self.report_progress(now);
         }
-        let waited = now.saturating_duration_since(*self.late_since.get_or_insert(now));
+        let late_since = *self.late_since.get_or_insert(now);
+        let waited = now.saturating_duration_since(late_since);
         if waited >= COMPLAINT_AFTER && !self.complained {
             log::warn!(
                 "Waiting for the thread(s) '{}', which make no progress.",
@@ -262,6 +285,7 @@ impl<C: Clock> Notifier<C> {
         self.pause = (self.pause * 2).min(VITAL_CHECK_MAX);
     }
 
+    /// Reports that all threads made progress, the first time as readiness. Begins the next round.
     fn report_progress(&mut self, now: Instant) {
         if self.complained {
             log::warn!("All threads make progress again.");
@@ -294,7 +318,7 @@ impl<C: Clock> Notifier<C> {
 
 // ------------------------------------------------------------------ the socket
 
-/// Where the service manager listens.
+/// A socket, and the address of the service manager.
 #[derive(Debug)]
 struct ManagerSocket {
     socket: UnixDatagram,
@@ -302,7 +326,7 @@ struct ManagerSocket {
 }
 
 impl ManagerSocket {
-    /// A path, or `@` and an abstract name.
+    /// `name` is a path, or `@` and an abstract name.
     fn new(name: &OsStr) -> io::Result<Self> {
         let address = match name.as_bytes() {
             [b'/', ..] => SocketAddr::from_pathname(name)?,
@@ -319,8 +343,7 @@ impl ManagerSocket {
         Ok(Self { socket, address })
     }
 
-    /// Sends all of `states` as one message. Nothing depends on its arrival but what the manager
-    /// does next.
+    /// Sends `states` as one message. A lost one is only logged.
     fn send(&self, states: &[NotifyState<'_>]) {
         let message: Vec<String> = states.iter().map(ToString::to_string).collect();
         if let Err(error) = self

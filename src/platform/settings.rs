@@ -150,7 +150,7 @@ impl SettingsError {
         Self::Usage(naming_variable(error, command))
     }
 
-    /// What failed, to be logged before the text of the error.
+    /// The title of the error, which is logged before its text.
     pub fn what(&self) -> &'static str {
         match self {
             Self::Usage(_) => "Wrong usage",
@@ -170,12 +170,11 @@ pub struct ConfigFile {
 }
 
 impl ConfigFile {
-    /// Reads the file given by option, or else the first of `places` that exists. `None`: no file,
-    /// use defaults.
+    /// Reads the file of the option, or the first of `places` that exists. `None` without any.
     ///
     /// # Errors
-    /// [`ConfigError::Read`] when the given file is missing, or when a file exists but cannot be
-    /// read: it is never skipped silently.
+    /// [`ConfigError::Read`] if the file of the option is missing, or a file that exists cannot be
+    /// read.
     pub fn find(option: Option<&Path>, places: &[PathBuf]) -> Result<Option<Self>, ConfigError> {
         if let Some(path) = option {
             return Self::read(path).map(Some);
@@ -202,12 +201,13 @@ impl ConfigFile {
         })
     }
 
-    /// The keys that `T` names, strictly typed; others are ignored here. Give `T` `Option` fields
-    /// and call this once per group of keys (for example once with [`PemKeys`]).
+    /// The keys that `T` names, strictly typed; others are ignored. Each group of keys, [`PemKeys`]
+    /// for example, is a type with `Option` fields.
     pub fn keys<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
         toml::from_str(&self.text).map_err(|error| self.wrong(&error))
     }
 
+    /// The error for a text that is not as expected. It quotes no key.
     fn wrong(&self, error: &toml::de::Error) -> ConfigError {
         let file = self.path.display();
         let holds_key = self.text.contains("PRIVATE KEY") || self.text.contains("key_pem_content");
@@ -216,7 +216,10 @@ impl ConfigFile {
             return ConfigError::Parse(format!("'{file}': {}", error.trim_end()));
         }
         // The excerpt may be any line of a key, and the message may quote it.
-        let line = error.span().map_or(1, |span| self.line(span.start));
+        let line = match error.span() {
+            Some(span) => self.line(span.start),
+            None => 1,
+        };
         let mut message = error.message();
         if message.contains("PRIVATE KEY") {
             message = "a value of the wrong type";
@@ -256,13 +259,12 @@ impl ConfigFile {
         })
     }
 
-    /// The file, and the line of `key` when that stands in one place only, at the top or in some
-    /// table.
+    /// The file, and the line of `key` if only one table has it.
     pub fn place(&self, key: &str) -> String {
         let mut found = Vec::new();
-        self.walk(&mut |path, line, is_table| {
-            if !is_table && path.rsplit('.').next() == Some(key) {
-                found.push(line);
+        self.walk(&mut |visited| {
+            if !visited.is_table && visited.path.rsplit('.').next() == Some(key) {
+                found.push(visited.line);
             }
             true
         });
@@ -273,13 +275,10 @@ impl ConfigFile {
         }
     }
 
+    /// The line of a place in the text, from 1.
     fn line(&self, at: usize) -> usize {
-        self.text
-            .get(..at)
-            .unwrap_or_default()
-            .matches('\n')
-            .count()
-            + 1
+        let before = self.text.get(..at).unwrap_or_default();
+        before.matches('\n').count() + 1
     }
 
     /// A warning, with line number and the nearest known key, for every key that no pattern of
@@ -290,7 +289,7 @@ impl ConfigFile {
     /// known is reported once.
     pub fn unknown_keys(&self, known: &[&str]) -> Vec<String> {
         let mut found = Vec::new();
-        self.walk(&mut |path, line, _| {
+        self.walk(&mut |VisitedKey { path, line, .. }| {
             let is_known = known.iter().any(|pattern| leads_to(pattern, path));
             if !is_known {
                 let hint = hint_of_unknown(path, known);
@@ -305,38 +304,50 @@ impl ConfigFile {
         found.into_iter().map(|(_, warning)| warning).collect()
     }
 
-    /// Calls `visit` with the path and line of each key, and whether its value is a table. Visits
-    /// keys below only if that returns true.
-    fn walk(&self, visit: &mut dyn FnMut(&str, usize, bool) -> bool) {
+    /// Calls `visit` for each key. Its result decides whether to visit the keys below as well.
+    fn walk(&self, visit: &mut dyn FnMut(VisitedKey<'_>) -> bool) {
         if let Ok(table) = DeTable::parse(&self.text) {
             self.walk_table(table.get_ref(), "", visit);
         }
     }
 
+    /// Visits the keys of a table, whose paths begin with `above`.
     fn walk_table(
         &self,
         table: &DeTable<'_>,
         above: &str,
-        visit: &mut dyn FnMut(&str, usize, bool) -> bool,
+        visit: &mut dyn FnMut(VisitedKey<'_>) -> bool,
     ) {
         for (key, value) in table {
             let path = format!("{above}{}", key.get_ref());
-            let line = self.line(key.span().start);
             let value = value.get_ref();
-            if !visit(&path, line, value.is_table()) {
+            let visits_below = visit(VisitedKey {
+                path: &path,
+                line: self.line(key.span().start),
+                is_table: value.is_table(),
+            });
+            if !visits_below {
                 continue;
             }
-            let tables = match value {
+            let values = match value {
                 DeValue::Array(items) => items.iter().map(Spanned::get_ref).collect(),
                 value => vec![value],
             };
-            for table in tables {
-                if let DeValue::Table(table) = table {
+            for value in values {
+                if let DeValue::Table(table) = value {
                     self.walk_table(table, &format!("{path}."), visit);
                 }
             }
         }
     }
+}
+
+/// A key of a config file.
+struct VisitedKey<'k> {
+    /// Its name, behind those of the tables that it is in.
+    path: &'k str,
+    line: usize,
+    is_table: bool,
 }
 
 /// Returns whether `pattern` names the key `path` or keys below it.
@@ -387,16 +398,17 @@ fn hint_of_unknown(path: &str, known: &[&str]) -> String {
     }
 }
 
-/// Returns the known key of the same depth that is most similar to `path`.
+/// Returns the known key that is most similar to `path`. Longer known keys are cut to its depth.
 fn nearest_key<'k>(path: &str, known: &[&'k str]) -> Option<&'k str> {
     let dots = path.matches('.').count();
-    let same_depth = known
-        .iter()
-        .map(|pattern| match pattern.match_indices('.').nth(dots) {
-            Some((end, _)) => &pattern[..end],
-            None => *pattern,
-        });
-    nearest(path, same_depth)
+    let mut candidates = Vec::new();
+    for pattern in known {
+        match pattern.match_indices('.').nth(dots) {
+            Some((end, _)) => candidates.push(&pattern[..end]),
+            None => candidates.push(pattern),
+        }
+    }
+    nearest(path, candidates)
 }
 
 /// Reads a text of at most `max` bytes that a person wrote. A byte order mark is left out.
@@ -551,11 +563,11 @@ impl PemKeys {
     /// Returns the texts: contents as they are, and the files of paths, which are read at once.
     /// `file` has the keys.
     pub fn read(self, file: &ConfigFile) -> Result<Pems, ConfigError> {
-        Ok(Pems([
-            read_key(file, "ca_pem", self.ca_pem, self.ca_pem_content)?,
-            read_key(file, "crt_pem", self.crt_pem, self.crt_pem_content)?,
-            read_key(file, KEY_PEM, self.key_pem, self.key_pem_content)?,
-        ]))
+        Ok(Pems {
+            ca: read_key(file, "ca_pem", self.ca_pem, self.ca_pem_content)?,
+            certificate: read_key(file, "crt_pem", self.crt_pem, self.crt_pem_content)?,
+            key: read_key(file, KEY_PEM, self.key_pem, self.key_pem_content)?,
+        })
     }
 }
 
@@ -589,29 +601,42 @@ fn read_key(
 /// command line (`--ca_pem` and so on) and their environment variables.
 pub(crate) type PemPaths<'a> = [Option<&'a Path>; 3];
 
-/// The same texts as far as they are given.
+/// The texts of a CA certificate, of our certificate and of our private key.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Pems([Option<String>; 3]);
+pub struct Pems {
+    ca: Option<String>,
+    certificate: Option<String>,
+    key: Option<String>,
+}
 
 impl Pems {
-    /// Reads the files of `paths` at once; each replaces what the config file says.
+    /// Reads the files of `paths`, which replace the texts of the config file.
     pub fn overridden_by(mut self, paths: PemPaths<'_>) -> Result<Self, PemError> {
-        for ((path, pem), key) in paths.into_iter().zip(&mut self.0).zip(PemKeys::NAMES) {
-            if let Some(path) = path {
-                *pem = Some(read_pem(path, key == KEY_PEM)?);
-            }
+        let [ca, certificate, key] = paths;
+        if let Some(path) = ca {
+            self.ca = Some(read_pem(path, false)?);
+        }
+        if let Some(path) = certificate {
+            self.certificate = Some(read_pem(path, false)?);
+        }
+        if let Some(path) = key {
+            self.key = Some(read_pem(path, true)?);
         }
         Ok(self)
     }
 }
 
-/// A config file that holds a private key can be read by others. Worth a warning.
+/// The warning about a config file with a private key that other users can read.
 pub fn readable_key_warning(file: &ConfigFile, keys: &PemKeys) -> Option<String> {
     let mode = std::fs::metadata(&file.path).ok()?.permissions().mode() & 0o777;
-    (keys.key_pem_content.is_some() && mode & 0o077 != 0).then(|| {
-        let path = file.path.display();
-        format!("'{path}' holds a private key but its permissions are {mode:04o}. Use 'chmod 0600 {path}'.")
-    })
+    let is_private = mode & 0o077 == 0;
+    if keys.key_pem_content.is_none() || is_private {
+        return None;
+    }
+    let path = file.path.display();
+    Some(format!(
+        "'{path}' holds a private key but its permissions are {mode:04o}. Use 'chmod 0600 {path}'."
+    ))
 }
 
 // --------------------------------------------------------- flags, decision
@@ -689,36 +714,48 @@ impl MissingPems {
     }
 }
 
-/// Decides how connections are protected, with a warning to print first.
+/// Decides how connections are protected: by certificates, or not at all with `insecure`. Also
+/// returns a warning to print first, if both are given.
 pub fn decide_security(
     insecure: bool,
     pems: Pems,
 ) -> (Result<Security, MissingPems>, Option<&'static str>) {
-    let options = ["'--ca_pem'", "'--crt_pem'", "'--key_pem'"];
-    let mut missing = Vec::new();
-    for (option, text) in options.into_iter().zip(&pems.0) {
-        if text.is_none() {
-            missing.push(option);
-        }
+    if insecure && pems == Pems::default() {
+        return (Ok(Security::Insecure), None);
     }
-    let nothing_given = missing.len() == options.len();
-    let warning = if insecure && !nothing_given {
-        Some(
+    let mut warning = None;
+    if insecure {
+        warning = Some(
             "Insecure and secure flags specified at the same time. Defaulting to secure communication.",
-        )
-    } else {
-        None
-    };
-    let security = match pems.0 {
-        [Some(ca), Some(certificate), Some(key)] => Ok(Security::MutualTls(PemTexts {
+        );
+    }
+    let Pems {
+        ca,
+        certificate,
+        key,
+    } = pems;
+    let mut missing = Vec::new();
+    if ca.is_none() {
+        missing.push("'--ca_pem'");
+    }
+    if certificate.is_none() {
+        missing.push("'--crt_pem'");
+    }
+    if key.is_none() {
+        missing.push("'--key_pem'");
+    }
+    if let Some(ca) = ca
+        && let Some(certificate) = certificate
+        && let Some(key) = key
+    {
+        let texts = PemTexts {
             ca,
             certificate,
             key,
-        })),
-        _ if insecure && nothing_given => Ok(Security::Insecure),
-        _ => Err(MissingPems { missing }),
-    };
-    (security, warning)
+        };
+        return (Ok(Security::MutualTls(texts)), warning);
+    }
+    (Err(MissingPems { missing }), warning)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// Whether it has ended.
+    /// Returns whether it has ended.
     pub fn has_ended(&self) -> bool {
         matches!(self.ended.try_recv(), Err(TryRecvError::Disconnected))
     }
@@ -41,22 +41,24 @@ pub fn spawn(
             #[cfg(debug_assertions)]
             panic_if_asked();
             body();
-            // The C library keeps the stack and its used pages for the next thread.
+            // Otherwise the C library keeps the used pages of the stack for the next thread.
             give_back_stack();
         })?;
     Ok(Thread { name, ended })
 }
 
-/// Starts a thread as [`spawn`] does and gives it `value`, which comes back when the system gives no
-/// thread.
+/// Starts a thread as [`spawn`] does, and passes it `value`.
+///
+/// # Errors
+/// The system has no thread: the error, and `value` again.
 pub fn spawn_with<T: Send + 'static>(
     name: String,
     stack_bytes: usize,
     value: T,
     body: impl FnOnce(T) + Send + 'static,
 ) -> Result<(), (io::Error, T)> {
-    // The body of a thread that cannot be had is dropped, so the value is not in it. No channel: it
-    // takes more than half a KiB, which the thread would keep.
+    // A failed start drops the closure, so `value` is outside of it, in a place that both share. A
+    // channel would cost the thread more than half a KiB.
     let place = Arc::new(Mutex::new(Some(value)));
     let own = place.clone();
     let started = spawn(name, stack_bytes, move || {
@@ -74,7 +76,7 @@ pub fn spawn_with<T: Send + 'static>(
 }
 
 /// Panics in a thread that the environment variable `ANKAIOS_TEST_PANIC` names. Only in builds for
-/// tests: it shows what becomes of a program with such a thread.
+/// tests.
 #[cfg(debug_assertions)]
 fn panic_if_asked() {
     let thread = std::thread::current();

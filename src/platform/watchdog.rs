@@ -1,14 +1,12 @@
-//! The threads that a program cannot do without. Each counts the turns of its loop, and a watcher
-//! can request one.
+//! The threads that a program cannot do without. Each counts the turns of its loop. A watcher can
+//! wake an idle one, to see that it still turns.
 //!
-//! A thread that waits turns when it is woken, in the same wait as for its work: that shows that it
-//! can be woken, which a flag for being idle would not. Without a watcher no thread is woken. A
-//! wait for something outside, such as a server that does not respond, is marked beforehand and
-//! counts as progress; a stuck loop marks nothing.
+//! Without a watcher no thread is woken. A wait for something outside, such as a server that does
+//! not respond, is marked beforehand and is no lack of progress. A stuck loop marks nothing.
 //!
 //! Thread: [`Heartbeat`] belongs to the watched thread, [`WatchedThreads`] to `main` at the start
 //! and then to `notify`.
-//! Owns: how many turns were counted last. Gives: the name of a watched thread that ends.
+//! Owns: the number of turns at the last check. Gives: the name of a watched thread that ends.
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::fmt;
@@ -18,12 +16,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// All watched threads of a program.
 pub struct WatchedThreads {
     threads: Vec<Watched>,
-    on_end: OnEnd,
+    on_end: OnThreadEnd,
 }
 
-type OnEnd = Arc<dyn Fn(&str) + Send + Sync>;
+/// Called with the name of a watched thread that ends.
+type OnThreadEnd = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// One of them, as it is watched.
+/// A thread for its watcher.
 struct Watched {
     mark: Arc<Mark>,
     waker: Box<dyn Fn() + Send>,
@@ -31,24 +30,26 @@ struct Watched {
     counted: u64,
 }
 
+/// The progress of a thread, which it shares with its watcher.
 #[derive(Debug)]
 struct Mark {
     name: String,
     turns: AtomicU64,
+    /// It waits for something outside.
     outside: AtomicBool,
 }
 
-/// What a watched thread holds as long as it runs.
+/// Reports the progress of a thread, and its end when dropped.
 pub struct Heartbeat {
     mark: Arc<Mark>,
     woken: Receiver<()>,
     /// Keeps the channel open without a watcher.
     _wakers: Sender<()>,
-    on_end: OnEnd,
+    on_end: OnThreadEnd,
 }
 
 impl WatchedThreads {
-    /// No thread yet; `on_end` is called with the name of each that ends, on that thread.
+    /// No threads yet. Each that ends calls `on_end` with its name.
     pub fn new(on_end: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self {
             threads: Vec::new(),
@@ -101,26 +102,28 @@ impl WatchedThreads {
         }
     }
 
-    /// From here on every thread has to make progress once more.
+    /// Begins a round, in which each thread must make progress once.
     pub(crate) fn begin_round(&mut self) {
         for thread in &mut self.threads {
             thread.counted = thread.mark.turns.load(Ordering::Acquire);
         }
     }
 
-    /// Nudges the threads that made no progress in this round; answers their names.
-    pub(crate) fn nudge_silent(&self) -> Vec<&str> {
-        let silent = self.threads.iter().filter(|thread| thread.is_silent());
-        silent
-            .map(|thread| {
+    /// Wakes the threads that made no progress in this round. Returns their names.
+    pub(crate) fn wake_silent(&self) -> Vec<&str> {
+        let mut silent = Vec::new();
+        for thread in &self.threads {
+            if thread.is_silent() {
                 (thread.waker)();
-                thread.mark.name.as_str()
-            })
-            .collect()
+                silent.push(thread.mark.name.as_str());
+            }
+        }
+        silent
     }
 }
 
 impl Watched {
+    /// Returns whether the thread made no progress in this round.
     fn is_silent(&self) -> bool {
         self.mark.turns.load(Ordering::Acquire) == self.counted
             && !self.mark.outside.load(Ordering::Acquire)
@@ -128,19 +131,19 @@ impl Watched {
 }
 
 impl Heartbeat {
-    /// To be called in each turn of the thread's loop, before it waits.
+    /// Counts a turn of the thread's loop. Each turn calls it before its wait.
     pub fn turn(&self) {
         self.mark.turns.fetch_add(1, Ordering::Release);
         #[cfg(debug_assertions)]
         freeze_if_asked(&self.mark.name);
     }
 
-    /// Ready when a turn is wanted although there is nothing to do.
+    /// Receives when the watcher wants a turn. The loop waits for it beside its work.
     pub fn woken(&self) -> &Receiver<()> {
         &self.woken
     }
 
-    /// Calls `wait`, which waits for something outside this program for as long as that takes.
+    /// Calls `wait`, which waits for something outside of this program, without a limit.
     pub fn outside<T>(&self, wait: impl FnOnce() -> T) -> T {
         self.mark.outside.store(true, Ordering::Release);
         let result = wait();
@@ -156,9 +159,8 @@ impl Drop for Heartbeat {
     }
 }
 
-/// Never returns when the folder in `ANKAIOS_TEST_FREEZE` holds a file with this name, which it
-/// removes, so that the next process is not frozen. Only in builds for tests: it shows what becomes
-/// of a program with such a thread.
+/// Freezes the thread `name` if the folder in `ANKAIOS_TEST_FREEZE` has a file with its name. The
+/// file is removed, so that the next process is not frozen. Only in builds for tests.
 #[cfg(debug_assertions)]
 fn freeze_if_asked(name: &str) {
     static FOLDER: std::sync::OnceLock<Option<std::ffi::OsString>> = std::sync::OnceLock::new();
@@ -207,17 +209,17 @@ mod tests {
         let mut threads = WatchedThreads::unattended();
         let (one, two) = (threads.add("one"), threads.add("two"));
         assert_eq!(
-            threads.nudge_silent(),
+            threads.wake_silent(),
             ["one", "two"],
             "nobody has turned yet"
         );
         one.turn();
-        assert_eq!(threads.nudge_silent(), ["two"]);
+        assert_eq!(threads.wake_silent(), ["two"]);
         two.turn();
-        assert!(threads.nudge_silent().is_empty());
+        assert!(threads.wake_silent().is_empty());
         threads.begin_round();
         assert_eq!(
-            threads.nudge_silent(),
+            threads.wake_silent(),
             ["one", "two"],
             "the turns of before do not count"
         );
@@ -229,7 +231,7 @@ mod tests {
         let (silent, busy) = (threads.add("silent"), threads.add("busy"));
         busy.turn();
         for _ in 0..3 {
-            assert_eq!(threads.nudge_silent(), ["silent"]);
+            assert_eq!(threads.wake_silent(), ["silent"]);
         }
         assert_eq!(silent.woken().try_iter().count(), 1);
         assert_eq!(busy.woken().try_iter().count(), 0);
@@ -241,13 +243,13 @@ mod tests {
         let heartbeat = threads.add("uplink");
         heartbeat.outside(|| {
             threads.begin_round();
-            assert!(threads.nudge_silent().is_empty());
+            assert!(threads.wake_silent().is_empty());
             threads.begin_round();
-            assert!(threads.nudge_silent().is_empty(), "also when it takes long");
+            assert!(threads.wake_silent().is_empty(), "also when it takes long");
         });
-        assert!(threads.nudge_silent().is_empty(), "it has just come back");
+        assert!(threads.wake_silent().is_empty(), "it has just come back");
         threads.begin_round();
-        assert_eq!(threads.nudge_silent(), ["uplink"]);
+        assert_eq!(threads.wake_silent(), ["uplink"]);
     }
 
     #[test]

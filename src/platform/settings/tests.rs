@@ -264,9 +264,9 @@ fn pem_path_beside_content_conflicts_and_options_override() {
     let path = write(&folder, "ca", "FROM FILE", 0o644);
     let content = file("ca_pem_content = 'INLINE'").keys::<PemKeys>().unwrap();
     let pems = content.clone().read(&file("")).unwrap();
-    assert_eq!(pems.0[0].as_deref(), Some("INLINE"));
+    assert_eq!(pems.ca.as_deref(), Some("INLINE"));
     let replaced = pems.overridden_by([Some(&path), None, None]).unwrap();
-    assert_eq!(replaced.0[0].as_deref(), Some("FROM FILE"));
+    assert_eq!(replaced.ca.as_deref(), Some("FROM FILE"));
     let both = PemKeys {
         ca_pem: Some(path),
         ..content
@@ -298,7 +298,11 @@ fn pem_path_beside_content_conflicts_and_options_override() {
 fn tls_is_decided_by_the_table_and_never_falls_back_silently() {
     let pems = |ca: bool, certificate: bool, key: bool| {
         let text = |given: bool| given.then(|| "SECRET".to_owned());
-        Pems([ca, certificate, key].map(text))
+        Pems {
+            ca: text(ca),
+            certificate: text(certificate),
+            key: text(key),
+        }
     };
     for (insecure, given, expected, warned) in [
         (false, pems(true, true, true), Some(true), false),
