@@ -79,7 +79,8 @@ pub(crate) fn remove_set_aside(folder: &Path) {
     };
     if let Err(error) = threads::spawn("removal", STACK_SMALL, body) {
         log::warn!(
-            "Folders that are left of earlier workloads stay, there is no thread to remove them: '{error}'"
+            "Cannot remove the folders of earlier workloads, because no thread can be started: '{error}'. They stay \
+             until the agent is started again."
         );
     }
 }

@@ -151,6 +151,7 @@ fn text(
         let Some(usage) = ids.and_then(|ids| ids.get(&*instance.id)) else {
             continue;
         };
+        // The kernel can take back the inactive page cache at once.
         let memory = match (usage.memory_bytes, usage.inactive_file_bytes) {
             (Some(all), Some(cache)) => Some(all.saturating_sub(cache)),
             _ => None,

@@ -95,8 +95,8 @@ fn is_line_of_core(line: &str) -> bool {
     }
 }
 
-/// Reads a file below `/proc`. It reports no size, so without a buffer it would be read in many
-/// small pieces.
+/// Reads a file below `/proc`. Its size is reported as 0, for which the standard library would read
+/// it in many small pieces. So there is a buffer, and `take` hides that size.
 fn text(path: &Path) -> io::Result<String> {
     let mut text = String::with_capacity(FILE_BYTES);
     File::open(path)?.take(u64::MAX).read_to_string(&mut text)?;
@@ -105,11 +105,8 @@ fn text(path: &Path) -> io::Result<String> {
 
 /// The time of the boot in `/proc/stat`, in seconds since 1970.
 fn btime(stat: &str) -> Option<u64> {
-    stat.lines()
-        .find_map(|line| line.strip_prefix("btime "))?
-        .trim()
-        .parse()
-        .ok()
+    let seconds = stat.lines().find_map(|line| line.strip_prefix("btime "))?;
+    seconds.trim().parse().ok()
 }
 
 /// The times of all cores together in `/proc/stat`.
@@ -150,13 +147,10 @@ fn usage_percent(before: CpuTimes, now: CpuTimes) -> u32 {
 
 /// The bytes behind `name` in `/proc/meminfo`.
 fn memory_entry(memory: &str, name: &str) -> Option<u64> {
-    let line = memory.lines().find_map(|line| line.strip_prefix(name))?;
-    line.trim()
-        .strip_suffix("kB")?
-        .trim()
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(1024)
+    let value = memory.lines().find_map(|line| line.strip_prefix(name))?;
+    let digits = value.trim().strip_suffix("kB")?;
+    let kibibytes: u64 = digits.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
 }
 
 #[cfg(test)]

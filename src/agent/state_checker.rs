@@ -303,7 +303,7 @@ struct WatchedContainer<P> {
     end: KnownEnd,
     /// The last listing did not show it.
     missed: bool,
-    processes: Vec<Process<P>>,
+    processes: Vec<FollowedProcess<P>>,
     /// When a process ended whose exit code is not known yet.
     exit_seen: Option<Instant>,
     /// When to list again because of this container.
@@ -312,7 +312,7 @@ struct WatchedContainer<P> {
     passing_pause: Duration,
 }
 
-struct Process<P> {
+struct FollowedProcess<P> {
     key: u64,
     what: MainProcess,
     /// `None`: its end cannot be noticed.
@@ -632,7 +632,7 @@ impl<P> WatchedContainer<P> {
         for what in listed {
             if !self.processes.iter().any(|process| process.what == *what) {
                 *next_key += 1;
-                self.processes.push(Process {
+                self.processes.push(FollowedProcess {
                     key: *next_key,
                     what: what.clone(),
                     watch: None,
@@ -885,6 +885,8 @@ pub(crate) fn start(
     })
 }
 
+/// Passes commands, ended processes and listings to the checker until the sender of commands is
+/// dropped.
 fn run<S: SystemEnv, C: Clock>(
     mut checker: StateChecker<S, C>,
     commands: &Receiver<WatchCommand>,
@@ -899,7 +901,7 @@ fn run<S: SystemEnv, C: Clock>(
             Some(at) => checker.clock.alarm(at),
             None => never(),
         };
-        // A closed channel of exits or listings cannot be received from: `checker` has its sender.
+        // The channels of exits and listings are never closed: `checker` has their senders.
         select_biased! {
             recv(commands) -> command => match command {
                 Ok(command) => checker.on_command(command),

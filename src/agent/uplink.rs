@@ -96,16 +96,14 @@ impl Uplink {
                         format!("No connection to '{}': {reason}", self.options.url)
                     });
                     let now = SystemClock.now();
-                    if greeted {
-                        log = InterruptionLog::default();
-                    }
-                    log.log(&reason, now);
                     let mut lasted = None;
                     if greeted {
                         lasted = Some(now.saturating_duration_since(began));
+                        log = InterruptionLog::default(); // The next reason is new.
                     }
-                    let pause = now + reconnects.next_pause(lasted);
-                    if !wait_until(pause, stop, heartbeat) {
+                    log.log(&reason, now);
+                    let reconnect_at = now + reconnects.next_pause(lasted);
+                    if !wait_until(reconnect_at, stop, heartbeat) {
                         return None;
                     }
                 }

@@ -165,10 +165,12 @@ impl UplinkOutbox {
         let is_next = slots.is_empty();
         slots.load = Some(load);
         drop(slots);
-        // It comes every two seconds, and an idle node need not wake `uplink` for it.
-        if !is_next || !self.0.send_unless_busy() {
-            self.0.wake();
+        // If possible it is sent here: it comes every two seconds, and on an idle node `uplink` need
+        // not be woken for it.
+        if is_next && self.0.send_unless_busy() {
+            return;
         }
+        self.0.wake();
     }
 
     /// Puts reports of staged instances. Without a connection they are dropped, since the scheduler
@@ -322,10 +324,12 @@ enum Sent {
 }
 
 impl Slots {
+    /// Puts a state. Drops older ones when too many wait.
     fn put(&mut self, state: WorkloadState) {
         self.states.push_back(state);
         if self.states.len() >= self.thin_out_at {
             self.thin_out();
+            // The next time at twice as many, so that this does not happen for each state.
             self.thin_out_at = STATES.max(2 * self.states.len());
         }
     }

@@ -44,8 +44,8 @@ const LOGS_ENDED: &str =
 /// The error for a workload that did not read its events.
 const EVENTS_LOST: &str = "Events were not read in time and are lost; the subscription is cancelled, subscribe again to get the state";
 /// The error for a workload whose request has no response, since the connection is lost.
-const LOST: &str = "The connection to the server was lost before it answered. What was asked for may have been done or \
-                    not; ask again";
+const LOST: &str = "The connection to the server was lost before it responded. The request may have been carried out \
+                    or not; send it again";
 
 /// What a workload subscribes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -450,7 +450,8 @@ impl ControlMailbox {
         }
     }
 
-    /// Puts messages that the logs of these instances have ended.
+    /// Puts messages that the logs of these instances have ended. If there is no space for all of
+    /// them, puts one error instead.
     fn end_logs(&mut self, id: &str, instances: &BTreeSet<InstanceName>) {
         if self.waiting.len() + instances.len() > WAITING {
             return self.push_own(id.to_owned(), ResponseContent::Error(LOGS_ENDED.into()));

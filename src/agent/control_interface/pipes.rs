@@ -356,7 +356,7 @@ impl Pipes {
     pub(crate) fn is_drained(&self) -> bool {
         match &self.input {
             Some(input) => ioctl_fionread(input) == Ok(0),
-            None => true,
+            None => true, // The next reader finds an empty pipe.
         }
     }
 

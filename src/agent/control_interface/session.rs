@@ -237,6 +237,8 @@ impl ControlSession {
         }
     }
 
+    /// Handles one message. Before a hello, anything else ends the session; afterwards a message that
+    /// cannot be decoded is only skipped.
     fn on_message(&mut self, message: Result<FromWorkload, ConvertError>, now: Instant) {
         let _source = log_source(self.workload.clone());
         match (self.stage, message) {

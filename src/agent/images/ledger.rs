@@ -559,6 +559,7 @@ impl Version {
 /// another version may need it under one of them.
 // [impl->swdd~agent-removes-replaced-images~1]
 pub(super) fn decide(image: &UnneededImage, store: &ImageStore, needed: &Needed) -> Decision {
+    // First: whether it can be removed at all.
     let found = match &image.id {
         Some(id) => store.with_id(id),
         None => store.find(&image.name),
@@ -572,6 +573,7 @@ pub(super) fn decide(image: &UnneededImage, store: &ImageStore, needed: &Needed)
     if store.is_in_use(found) {
         return Decision::Keep;
     }
+    // Then: its name, if the image stays under another one.
     let name = found.name_for(&image.name);
     if let Some(name) = name {
         if needed.names.contains(&(found.id.clone(), name.to_owned())) {
@@ -582,9 +584,10 @@ pub(super) fn decide(image: &UnneededImage, store: &ImageStore, needed: &Needed)
                 id: found.id.clone(),
                 name: name.to_owned(),
             };
-            return Decision::Remove { removal, bytes: 0 }; // The image stays under other names.
+            return Decision::Remove { removal, bytes: 0 };
         }
     }
+    // Finally: the whole image.
     if needed.ids.contains(&found.id) {
         return Decision::Keep;
     }

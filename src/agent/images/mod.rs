@@ -195,9 +195,10 @@ impl ImageUses {
 }
 
 impl Drop for ImageUse {
+    /// Reports the end of the engine call.
     fn drop(&mut self) {
         if !self.is_known {
-            return;
+            return; // Its begin was not noted either.
         }
         let event = ImageEvent::UseEnded {
             instance: self.instance.clone(),
@@ -369,6 +370,7 @@ struct Pass {
 }
 
 impl<C: Clock> ImageKeeper<C> {
+    /// Returns a keeper with the ledger of the earlier agent, if its file can be read.
     pub(crate) fn new(
         settings: CleanupSettings,
         agent: Name,
@@ -578,8 +580,8 @@ impl<C: Clock> ImageKeeper<C> {
             Ok(_) => return self.due = Some(now + DAY),
             Err(error) => {
                 error!(
-                    "What another agent knows of images cannot be read: {error}. No image is removed. Move the file away \
-                     if no agent needs it."
+                    "The file with the known images of another agent cannot be read: {error}. No image is removed. Move \
+                     the file away if no agent needs it."
                 );
                 return self.due = Some(now + DAY);
             }

@@ -80,7 +80,8 @@ impl<C: Clock> WorkloadRecords<C> {
             let Some(added) = &record.desired else {
                 continue;
             };
-            if record.control_loop.is_some() || added.workload.runtime != *runtime {
+            let has_container = record.control_loop.is_some();
+            if has_container || added.workload.runtime != *runtime {
                 continue;
             }
             let kept = end_record::kept(&*connector, &added.instance, &self.context.calls.boot);
@@ -376,7 +377,7 @@ fn recall_end(
             let engine_restarts = added.workload.config().engine_restarts().is_some();
             found.state = KnownEnd::of_earlier_life(&id, state, engine_restarts).update(found);
         }
-        return;
+        return; // A container with another id is newer, so its own state applies.
     }
     listed.push(ListedContainer {
         id,
@@ -441,6 +442,8 @@ struct Fitness {
     is_running: bool,
 }
 
+/// How well this container fits the desired workload. Without one, only a running container is
+/// better than others.
 fn fitness(existing: &Existing, desired: Option<&AddedWorkload>) -> Fitness {
     let container = &existing.container;
     Fitness {

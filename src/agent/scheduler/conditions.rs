@@ -63,6 +63,7 @@ struct Evaluated {
 }
 
 impl Evaluated {
+    /// Evaluates the condition before any path has answered.
     fn new(condition: Option<Condition>, tags: &BTreeMap<String, String>) -> Self {
         let unmet = match &condition {
             Some(condition) => condition.unmet(|_| None, tags),

@@ -229,7 +229,9 @@ impl Listings {
                 Some(containers)
             }
             Err(RuntimeError::NotInstalled(text)) => {
-                debug!("There are no existing '{runtime}' workloads: '{text}'");
+                debug!(
+                    "There are no existing '{runtime}' workloads, since the engine is not installed: '{text}'"
+                );
                 listing.state = ListingState::Unneeded;
                 listing.is_missing = true;
                 self.warn_of_missing_engines();
@@ -277,6 +279,7 @@ impl RuntimeListing {
         }
     }
 
+    /// Whether the listing must be requested now.
     fn is_due(&self, now: Instant) -> bool {
         match self.state {
             ListingState::Needed => true,

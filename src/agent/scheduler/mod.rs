@@ -429,7 +429,7 @@ impl<C: Clock> Scheduler<C> {
         remove_left(&self.workloads.context.calls.folder, |folder| {
             match InstanceName::parse(&format!("{folder}.{agent}")) {
                 Some(instance) => self.workloads.keeps(&instance),
-                None => true, // It belongs to no instance.
+                None => true, // It is no folder of an instance, so it stays.
             }
         });
     }

@@ -70,8 +70,8 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
-    /// Restarts the workloads with `restartWith` that were started and need one of these, which have
-    /// ended. So are those that need a restarted one, which ends as well.
+    /// Restarts the started workloads with `restartWith` that need one of these, which have ended.
+    /// Then restarts those that need a restarted one, since that ends as well.
     // [impl->swdd~agent-restarts-with-dependencies~1]
     pub(super) fn restart_dependents(&mut self, ended: BTreeSet<Name>) {
         if self.restarted_with.is_empty() {

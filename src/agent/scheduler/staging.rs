@@ -112,14 +112,14 @@ impl<C: Clock> WorkloadRecords<C> {
 
     /// Begins a session, when the hello of the server is received.
     pub(super) fn session_begins(&mut self) {
-        // First, drop staged instances. A server that stages any sends their list before its hello.
+        // First: drop staged instances. A server that stages any sends their list before its hello.
         if !self.has_stage_list {
             self.stage(BTreeMap::new());
         }
         self.has_stage_list = false;
-        // Then, wait for the listings of the engines.
+        // Then: wait for the listings of the engines.
         self.awaits_listings = true;
-        // Finally, report all staged instances again: this server has received none of the reports.
+        // Finally: report all staged instances again, since this server has received no report.
         for record in self.records.values_mut() {
             if let Some(staged) = &mut record.staged {
                 staged.sent = None;

@@ -425,7 +425,8 @@ impl<C: Clock> WorkloadRecord<C> {
             return ExecutionState::with_info(Phase::PendingStartingFailed, info)
                 .because(Reason::CannotBeStaged);
         }
-        // First: all reasons. Programs take the first one, or the first part of the text.
+        // First: all reasons. Programs decide by the first one, older ones by the beginning of the
+        // text.
         let mut notes: Vec<Note> = Vec::new();
         let wait = &self.start_wait;
         notes.extend(wait.blocked.clone());
@@ -874,7 +875,7 @@ impl<C: Clock> WorkloadRecords<C> {
         !is_replaced || record.staging.is_some()
     }
 
-    /// Sets the wait of a workload; its current instance stops after these `dependents`.
+    /// Sets the wait of a workload, and the `dependents` that must stop before its current instance.
     fn set_waits(
         &mut self,
         name: &Name,

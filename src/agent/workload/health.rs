@@ -280,7 +280,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
             return;
         };
         self.stop_probe();
-        // First: where to probe.
+        // First: where to probe. For `gone` there is no container any more, so the network is that of
+        // the node.
         let in_container = matches!(terms.check, Check::Exec(_));
         let in_network = purpose != Purpose::Gone
             && matches!(terms.check, Check::Tcp { .. } | Check::Http { .. });

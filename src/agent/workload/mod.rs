@@ -333,6 +333,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         at.is_some_and(|at| at <= self.now())
     }
 
+    /// When the stage has something to do; `None` when it waits for an event.
     fn stage_due(&self) -> Option<Instant> {
         match &self.stage {
             LoopStage::Idle | LoopStage::AwaitingCleanup | LoopStage::AwaitingGone(_) => None,
@@ -368,6 +369,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
+    /// Handles an event of the mailbox.
     fn on_event(&mut self, event: LoopEvent) {
         match event {
             LoopEvent::Target => {
@@ -454,7 +456,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     ///   target.
     /// - Otherwise delete the current instance first. A new run retries a failed delete at once.
     fn follow_target(&mut self, is_new_run: bool) {
-        if matches!(self.stage, LoopStage::Starting(_)) && !self.is_starting_next() {
+        if matches!(self.stage, LoopStage::Starting(_)) && !self.preparation_joins_start() {
             return; // If the call has become pointless, it is cancelled, and its end leads here.
         }
         if self.target.run == RunTarget::Found || self.runs_target() {
@@ -535,7 +537,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.status.start = None;
         self.found = None;
         if let Some(next) = &mut self.next {
-            next.is_started = next.added == added; // Its preparation takes part in the start.
+            next.joins_start = next.added == added;
         }
         self.runtime = added.workload.runtime.clone();
         self.instance = added.instance;

@@ -61,8 +61,8 @@ pub(super) struct Prepared {
     cpu: Option<SlotRequest>,
     /// The slot for an initialised container, or the request for it.
     initialised: Option<SlotRequest>,
-    /// The current instance is about to be started with it.
-    pub(super) is_started: bool,
+    /// It is a part of the start of the current instance.
+    pub(super) joins_start: bool,
 }
 
 impl Prepared {
@@ -93,7 +93,7 @@ impl Prepared {
     /// Whether it waits for its start in this container.
     fn waits_in(&self, id: &ContainerId) -> bool {
         match &self.container {
-            Some(container) => container.id == *id && self.call.is_none() && !self.is_started,
+            Some(container) => container.id == *id && self.call.is_none() && !self.joins_start,
             None => false,
         }
     }
@@ -144,7 +144,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let id = container.id.clone();
         let mut found = Prepared::new(added);
         found.set_reached(container.level, Some(container));
-        if self.is_starting_next() {
+        if self.preparation_joins_start() {
             self.discard(found); // It has come too late for the start.
             return;
         }
@@ -215,7 +215,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// preparation or is about to use it.
     fn instance_to_prepare(&self) -> Option<&Preparation> {
         let desired = self.target.next.as_ref()?;
-        if self.is_starting_next()
+        if self.preparation_joins_start()
             || self.starts_prepared()
             || self.is_about_to_start(&desired.added)
         {
@@ -228,10 +228,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Whether the current instance is about to be started with the preparation.
-    pub(super) fn is_starting_next(&self) -> bool {
+    /// Whether the preparation is a part of the start of the current instance.
+    pub(super) fn preparation_joins_start(&self) -> bool {
         match &self.next {
-            Some(next) => next.is_started,
+            Some(next) => next.joins_start,
             None => false,
         }
     }
@@ -266,7 +266,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Whether a start uses this preparation, or is about to, or the target has it at this level.
     fn is_still_needed(&self, next: &Prepared) -> bool {
-        if next.is_started || self.is_about_to_start(&next.added) {
+        if next.joins_start || self.is_about_to_start(&next.added) {
             return true;
         }
         let Some(desired) = &self.target.next else {
@@ -377,6 +377,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Ok(CallDone::Started(..)) => return,
             Err(error) => error,
         };
+        // If the engine was called, there may be a container with an unknown id.
         if call.makes_container {
             let container = next.container.take().map(|container| container.id);
             if container.is_some() || !error.means_not_started() {
@@ -407,6 +408,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let _ = engine.watch.send(command); // Gone only when the agent ends.
     }
 
+    /// Ends the watch of the prepared container.
     fn unwatch_prepared(&self, added: &AddedWorkload) {
         let Some(engine) = self.context.engines.get(&added.workload.runtime) else {
             return;

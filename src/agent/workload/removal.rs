@@ -161,6 +161,7 @@ impl ContainerRemoval {
         Ok(())
     }
 
+    /// Removes one container. Only one that may run is stopped first, which takes one more call.
     fn remove_one(
         &self,
         connector: &mut dyn RuntimeConnector,
@@ -364,7 +365,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if self.can_remove_any() {
             self.removals.due = Some(self.after_failure());
         } else if !self.removals.is_empty() {
-            self.removals.due = Some(self.now()); // The first of them is removed when it can be.
+            self.removals.due = Some(self.now()); // Until one can be removed, this is not due.
         }
         if !matches!(self.stage, LoopStage::AwaitingCleanup) {
             return;
@@ -463,7 +464,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~agent-workload-control-loop-prevents-retries-on-other-workload-commands~1]
     pub(super) fn delete(&mut self, after: AfterDelete) {
         self.stage = LoopStage::Idle;
-        if let Some(next) = self.next.take_if(|next| next.is_started) {
+        if let Some(next) = self.next.take_if(|next| next.joins_start) {
             self.discard(next);
         }
         if matches!(after, AfterDelete::Target) {

@@ -54,7 +54,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Ends the watch of the container, and the lifecycle with it.
     pub(super) fn unwatch(&mut self) {
         self.end_lifecycle();
-        self.status.start = None;
+        self.status.start = None; // Its log cannot be read any more.
         if !self.is_watched {
             return;
         }

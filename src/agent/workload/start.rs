@@ -100,7 +100,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let now = self.now();
         // First: a preparation under way becomes a part of the start, which its end continues.
         if let Some(next) = &self.next
-            && next.is_started
+            && next.joins_start
             && let Some(call) = &next.call
         {
             let cancel = call.cancel.clone();
@@ -108,7 +108,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             return self.await_call(start, cancel);
         }
         // Then: the prepared container becomes that of the current instance.
-        let prepared = match self.next.take_if(|next| next.is_started) {
+        let prepared = match self.next.take_if(|next| next.joins_start) {
             Some(next) => next.container,
             None => None,
         };

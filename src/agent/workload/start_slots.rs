@@ -118,6 +118,7 @@ impl SlotQueues {
         }
     }
 
+    /// Whether a slot of this use can be granted now. A preparation must leave cores to starts.
     fn has_free_slot(&self, of: SlotUse) -> bool {
         let queue = self.queue(of);
         let used = match of {

@@ -61,6 +61,7 @@ pub(crate) fn look(paths: &BTreeSet<String>, limit: Duration) -> Result<HostPath
     look_by(probes, paths, limit)
 }
 
+/// Does [`look`] with these probes.
 fn look_by(
     probes: &mut PathProbes,
     paths: &BTreeSet<String>,

@@ -89,7 +89,7 @@ fn has_image(container: &ContainerConfig) -> bool {
     !Options { container }.has("--rootfs")
 }
 
-/// The highest level at which a prepared container does no harm.
+/// The highest level at which a prepared container does no harm. Each level is a step further.
 // [impl->swdd~agent-prepares-starts~1]
 fn highest(workload: &Workload, present: PresentContainers) -> PrepareLevel {
     let config = workload.config();
@@ -97,9 +97,11 @@ fn highest(workload: &Workload, present: PresentContainers) -> PrepareLevel {
         return PrepareLevel::Image; // Podman creates and starts a pod in one step.
     };
     let options = Options { container };
+    // First: nothing, if the start must pull the image itself.
     if !matches!(container.option("--pull"), None | Some("missing" | "never")) {
-        return PrepareLevel::None; // The start must pull the image itself.
+        return PrepareLevel::None;
     }
+    // Then: only the image, if a second container would be in the way.
     let shares_name = match present {
         PresentContainers::Nothing => false,
         PresentContainers::OtherInstance => options.has("--name"),
@@ -112,15 +114,18 @@ fn highest(workload: &Workload, present: PresentContainers) -> PrepareLevel {
         Some(value) => value.starts_with("auto"),
         None => false,
     };
+    // The engine refuses to remove a container while another one shares its namespace.
+    let joins_container = options.has_value("container:");
     let is_only_image = shares_name
         || restarts_itself
         || takes_ids
+        || joins_container
         || options.has_any(&ONLY_IMAGE)
-        || options.has_value("container:")
         || options.has_short('d');
     if is_only_image {
         return PrepareLevel::Image;
     }
+    // Finally: no initialised container, if it would hold what another one needs first.
     let holds_resources = options.has_any(&HELD)
         || options.has_part(&HELD_VALUES)
         || options.has_short('p')
@@ -151,7 +156,7 @@ impl Options<'_> {
         names.iter().any(|name| self.has(name))
     }
 
-    /// Whether a word, or a part of it behind `=`, begins so.
+    /// Whether a word, or a value after `=` in it, begins with this text.
     fn has_value(&self, begin: &str) -> bool {
         for word in self.words() {
             for part in word.split('=') {
@@ -163,7 +168,7 @@ impl Options<'_> {
         false
     }
 
-    /// Whether a later part of a value like `bridge:ip=10.0.0.2` begins so.
+    /// Whether a later part of a value like `bridge:ip=10.0.0.2` begins with one of these texts.
     fn has_part(&self, begins: &[&str]) -> bool {
         for word in self.words() {
             for part in word.split([':', ',']).skip(1) {
