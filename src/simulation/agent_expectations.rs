@@ -740,7 +740,7 @@ fn lets_stop(state: &ExecutionState, condition: DeleteCondition) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::engine::EngineFaults;
-    use super::super::life::{Life, LifeOptions};
+    use super::super::life::{Life, LifeOptions, PrepareOptions};
     use super::super::trace::Trace;
     use super::*;
     use ankaios_model::messages::DeletedWorkload;
@@ -767,7 +767,10 @@ mod tests {
                 trace,
                 EngineFaults::default(),
             );
-            let prepare = (PrepareLevel::None, 0);
+            let prepare = PrepareOptions {
+                level: PrepareLevel::None,
+                initialised_max: 0,
+            };
             let options = LifeOptions {
                 parallel_starts: 1,
                 create_timeout: None,

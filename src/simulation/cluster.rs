@@ -1,8 +1,8 @@
 //! A whole cluster on one thread: server, agents, engines and the network between them, in virtual
 //! time.
 //!
-//! Thread: the one of the test. Each part that can do something now is an [`Actor`]; a step lets one
-//! of them, chosen by the seed, do one thing. Time passes only when none can.
+//! Thread: the one of the test. Each part that can do something now is an [`Actor`]. A step lets one
+//! of them do one thing; the seed chooses which. Time passes only when none can do anything.
 
 use super::agent_expectations::AgentExpectations;
 use super::disk::Disk;
@@ -11,7 +11,7 @@ use super::engine::{Discarded, SimEngine};
 use super::guarded_updates::{GuardedUpdates, StagingReports};
 use super::life::{Life, LifeOptions, Part};
 use super::modes::{self, OwnSwitches};
-use super::network::{Network, StreamId, StreamWork};
+use super::network::{Network, StreamId, StreamStep, StreamWork, is_reached};
 use super::progress::Progress;
 use super::server_expectations::{Before, ServerExpectations, not_in_force, to_restart};
 use super::subscriber::Subscriber;
@@ -29,7 +29,7 @@ use ankaios_model::names::{InstanceName, Name};
 use ankaios_model::refusal::ErrorResponse;
 use ankaios_platform::clock::Clock;
 use ankaios_server::{ServerEvent, ServerLoop};
-use ankaios_wire::outbox::outbox;
+use ankaios_wire::outbox::{Outbox, outbox};
 use ankaios_wire::peer::{MessagePermits, PeerEvent, PeerHello, PeerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -48,9 +48,9 @@ pub(crate) struct SimNode {
     start_at: Option<Instant>,
     connect_at: Option<Instant>,
     stream: Option<StreamId>,
-    /// The first one of this life of its agent.
+    /// The first stream of this life of its agent.
     first_stream: Option<StreamId>,
-    /// Its agent is stopped until then, as by SIGSTOP.
+    /// Its agent is paused until then, as by SIGSTOP.
     paused_until: Option<Instant>,
     /// The requests and subscriptions of its workloads on this connection.
     requests: WorkloadRequests,
@@ -68,7 +68,7 @@ enum Actor {
     Connect(usize),
     StartAgent(usize),
     Engine(usize),
-    Stream(StreamId, StreamWork),
+    Stream(StreamStep),
     Subscriber(usize),
     Disk,
     StartServer,
@@ -90,19 +90,18 @@ pub(crate) struct Cluster {
     pub steps: u64,
     progress: Progress,
     pub violations: Vec<String>,
-    /// The instances of a server that only uses the reports on a connection. Ours also forgets by
-    /// itself the instances that an agent does not have any more, others do not.
+    /// The instances of a server that only uses the reports on a connection. Our server also forgets
+    /// instances that an agent does not have any more; other servers do not.
     pub reported: BTreeSet<InstanceName>,
     expectations: ServerExpectations,
-    /// Only where updates may be guarded.
+    /// The guarded updates, if there may be any.
     guarded: Option<GuardedUpdates>,
-    /// The stream from which the server accepts messages of each agent. Messages of older ones mean
-    /// nothing.
+    /// The stream from which the server accepts messages of each agent. It ignores older ones.
     current_streams: BTreeMap<usize, StreamId>,
     network: Network,
     /// The startup manifest of the next server, unless that has a disk.
     pub manifest: DesiredState,
-    /// The server is stopped until then, as by SIGSTOP.
+    /// The server is paused until then, as by SIGSTOP.
     server_paused_until: Option<Instant>,
     start_server_at: Option<Instant>,
     commanders: u64,
@@ -117,9 +116,9 @@ pub(crate) struct Cluster {
     /// Where the server keeps its state, if it does. Otherwise it is started with a manifest.
     disk: Option<Disk>,
     folder: PathBuf,
-    /// The percentage of targets after which control loops continue before the scheduler.
+    /// Targets after which control loops continue before the scheduler, in percent.
     haste: u32,
-    /// Decides about haste, so that the rest of a seed stays the same without it.
+    /// Draws for `haste` only, so that all else of a seed stays the same without it.
     hasty: fastrand::Rng,
 }
 
@@ -137,12 +136,133 @@ fn name_of(actor: Actor, nodes: &mut [SimNode]) -> String {
         | Actor::StartAgent(index)
         | Actor::Engine(index)
         | Actor::Prepared(index) => format!("{}: {actor:?}", nodes[index].name),
-        Actor::Stream(..)
+        Actor::Stream(_)
         | Actor::Subscriber(_)
         | Actor::Disk
         | Actor::StartServer
         | Actor::WakeServer => format!("{actor:?}"),
     }
+}
+
+impl SimNode {
+    /// A node whose agent is about to start.
+    fn new(
+        name: &str,
+        clock: &ManualClock,
+        random: &mut fastrand::Rng,
+        trace: &Trace,
+        disturbances: &Disturbances,
+    ) -> Self {
+        let engine = SimEngine::new(clock, random.fork(), trace.clone(), disturbances.engine);
+        let parallel_starts = random.usize(1..=4);
+        let create_timeout = if random.bool() {
+            Some(Duration::from_secs(30))
+        } else {
+            None
+        };
+        let options = LifeOptions {
+            parallel_starts,
+            create_timeout,
+            pidfds: random.u8(0..4) > 0,
+            seed: random.u64(..),
+            prepare: disturbances.preparation(name),
+            boot: 0,
+        };
+        let mut stages = false;
+        let mut preparing = None;
+        if disturbances.guards > 0 {
+            // Of four agents one does not stage, and one does so by these reports alone.
+            let kind = options.seed % 4;
+            stages = kind != 0;
+            if kind == 1 {
+                preparing = Some(StagingReports::new(clock, options.seed));
+            }
+        }
+        Self {
+            name: name.into(),
+            engine,
+            life: None,
+            expectations: AgentExpectations::new(name.into(), 0),
+            lives: 0,
+            options,
+            start_at: Some(clock.now()),
+            connect_at: None,
+            stream: None,
+            first_stream: None,
+            paused_until: None,
+            requests: WorkloadRequests::default(),
+            stages,
+            preparing,
+        }
+    }
+
+    /// Whether the agent takes another message.
+    fn has_room(&self) -> bool {
+        if self.paused_until.is_some() {
+            return false;
+        }
+        match &self.life {
+            Some(life) => !life.events.is_full(),
+            None => true,
+        }
+    }
+
+    /// When the next report about staged instances is due.
+    fn staging_report_due(&self) -> Option<Instant> {
+        self.stream?;
+        self.preparing.as_ref()?.due()
+    }
+
+    /// Takes the starts and stops that its engine has begun for the present agent. Returns those
+    /// that are against the expectations.
+    fn check_engine(&mut self, now: Instant) -> Vec<String> {
+        let mut violations = self.engine.take_violations();
+        let started = self.engine.take_started();
+        let stopped = self.engine.take_stopped();
+        let Some(life) = &self.life else {
+            return violations;
+        };
+        for start in started {
+            if start.life == life.number {
+                let violation =
+                    self.expectations
+                        .check_start(&start.instance, &start.workload, now);
+                violations.extend(violation);
+            }
+        }
+        for stop in stopped {
+            if stop.caller.life == life.number {
+                let runtime = &stop.caller.runtime;
+                violations.extend(self.expectations.check_stop(&stop.instance, runtime));
+            }
+        }
+        violations
+    }
+}
+
+/// A message of a peer to the server.
+fn message_of(peer: PeerId, message: ToServer) -> PeerEvent {
+    PeerEvent::Message {
+        peer,
+        message,
+        permits: MessagePermits::default(),
+    }
+}
+
+/// The connection of a commander.
+fn opened_by_commander(peer: PeerId, outbox: Outbox) -> PeerEvent {
+    PeerEvent::Opened {
+        peer,
+        hello: PeerHello::Commander,
+        source: String::new(),
+        certificate_expires: None,
+        outbox,
+    }
+}
+
+/// The mode that is desired of a server.
+fn mode_of(server: &ServerLoop) -> Option<String> {
+    modes::mode(server.view().desired).map(str::to_owned)
 }
 
 impl Cluster {
@@ -154,47 +274,26 @@ impl Cluster {
         disturbances: &Disturbances,
     ) -> Self {
         let count = random.usize(1..=5);
-        let nodes = ["A", "B", "C", "D", "E"].into_iter().take(count);
-        let nodes = nodes
-            .map(|name| SimNode {
-                name: name.into(),
-                engine: SimEngine::new(&clock, random.fork(), trace.clone(), disturbances.engine),
-                life: None,
-                expectations: AgentExpectations::new(name.into(), 0),
-                lives: 0,
-                options: LifeOptions {
-                    parallel_starts: random.usize(1..=4),
-                    create_timeout: random.bool().then_some(Duration::from_secs(30)),
-                    pidfds: random.u8(0..4) > 0,
-                    seed: random.u64(..),
-                    prepare: disturbances.preparation(name),
-                    boot: 0,
-                },
-                start_at: Some(clock.now()),
-                connect_at: None,
-                stream: None,
-                first_stream: None,
-                paused_until: None,
-                requests: WorkloadRequests::default(),
-                stages: false,
-                preparing: None,
-            })
-            .collect();
-        let mut disk = random.bool().then(|| Disk::new(&clock));
-        let (mut nodes, is_guarded): (Vec<SimNode>, bool) = (nodes, disturbances.guards > 0);
-        for node in nodes
-            .iter_mut()
-            .filter(|node| is_guarded && node.options.seed % 4 > 0)
-        {
-            node.stages = true;
-            node.preparing = (node.options.seed % 4 == 1)
-                .then(|| StagingReports::new(&clock, node.options.seed));
+        let mut nodes = Vec::new();
+        for name in &["A", "B", "C", "D", "E"][..count] {
+            let node = SimNode::new(name, &clock, &mut random, &trace, disturbances);
+            nodes.push(node);
         }
-        let foreign = nodes
-            .iter()
-            .filter(|node| !node.stages)
-            .map(|node| node.name.clone())
-            .collect();
+        let mut disk = None;
+        if random.bool() {
+            disk = Some(Disk::new(&clock));
+        }
+        let is_guarded = disturbances.guards > 0;
+        let mut guarded = None;
+        if is_guarded {
+            let mut foreign = BTreeSet::new();
+            for node in &nodes {
+                if !node.stages {
+                    foreign.insert(node.name.clone());
+                }
+            }
+            guarded = Some(GuardedUpdates::new(foreign));
+        }
         let has_modes = disturbances.modes > 0;
         let mut server = modes::new_server(has_modes);
         server.set_clock(clock.clone());
@@ -214,7 +313,7 @@ impl Cluster {
             violations: Vec::new(),
             reported: BTreeSet::new(),
             expectations: ServerExpectations::new(is_guarded),
-            guarded: is_guarded.then(|| GuardedUpdates::new(foreign)),
+            guarded,
             current_streams: BTreeMap::new(),
             manifest: DesiredState::default(),
             server_paused_until: None,
@@ -226,8 +325,8 @@ impl Cluster {
             not_restarted: BTreeSet::new(),
             subscribers: Vec::new(),
             disk,
-            // Nothing can be created there, so workloads have no pipes: their requests are put where
-            // these would.
+            // Nothing can be created there, so workloads have no pipes: the simulation puts their
+            // requests into the outbox of the agent.
             folder: "/proc/nowhere/ankaios-simulation".into(),
             haste: disturbances.haste,
             hasty: fastrand::Rng::with_seed(u64::from(disturbances.haste)),
@@ -247,17 +346,20 @@ impl Cluster {
             ready.clear();
             self.ready(&mut ready);
             if ready.is_empty() {
-                let due = self.due().map_or(end, |due| due.min(end));
-                if due >= end {
-                    self.clock.advance(self.clock.until(end));
+                let next = match self.due() {
+                    Some(due) if due < end => due,
+                    _ => end,
+                };
+                self.clock.advance(self.clock.until(next));
+                if next == end {
                     return;
                 }
-                self.clock.advance(self.clock.until(due));
                 continue;
             }
             let actor = ready[self.random.usize(..ready.len())];
-            let name = || name_of(actor, &mut self.nodes);
-            if let Err(violation) = self.progress.count(self.clock.now(), name) {
+            let now = self.clock.now();
+            let counted = self.progress.count(now, || name_of(actor, &mut self.nodes));
+            if let Err(violation) = counted {
                 self.violations.push(violation);
                 return;
             }
@@ -265,68 +367,87 @@ impl Cluster {
         }
     }
 
+    /// Adds the parts that can do something now.
     fn ready(&mut self, ready: &mut Vec<Actor>) {
         let now = self.clock.now();
-        let reached = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        if reached(self.start_server_at) {
-            ready.push(Actor::StartServer);
-        }
-        if reached(self.server_paused_until) {
-            self.server_paused_until = None;
-        }
-        let server_runs = self.server_paused_until.is_none();
-        if server_runs && reached(self.disk.as_ref().and_then(Disk::due)) {
-            ready.push(Actor::Disk);
-        }
-        if server_runs && reached(self.server.as_ref().and_then(ServerLoop::due)) {
-            ready.push(Actor::WakeServer);
-        }
+        self.ready_of_server(now, ready);
         for (index, subscriber) in self.subscribers.iter().enumerate() {
             if subscriber.reads_at <= now {
                 ready.push(Actor::Subscriber(index));
             }
         }
-        let mut parts = Vec::new();
-        for (index, node) in self.nodes.iter_mut().enumerate() {
-            if reached(node.engine.due()) {
-                ready.push(Actor::Engine(index));
-            }
-            if reached(node.start_at) {
-                ready.push(Actor::StartAgent(index));
-            }
-            let Some(life) = &mut node.life else {
-                continue;
-            };
-            if let Some(until) = node.paused_until
-                && until > now
-            {
-                continue;
-            }
-            node.paused_until = None;
-            if reached(node.connect_at) {
-                ready.push(Actor::Connect(index));
-            }
-            if node.stream.is_some() && !life.uplink.woken().is_empty() {
-                ready.push(Actor::Uplink(index));
-            }
-            if node.stream.is_some()
-                && reached(node.preparing.as_ref().and_then(StagingReports::due))
-            {
-                ready.push(Actor::Prepared(index));
-            }
-            life.ready(&mut parts);
-            ready.extend(parts.drain(..).map(|part| Actor::Part(index, part)));
+        for index in 0..self.nodes.len() {
+            self.ready_of_node(index, now, ready);
         }
-        let room = |node: usize| {
-            let node = &self.nodes[node];
-            node.paused_until.is_none()
-                && node.life.as_ref().is_none_or(|life| !life.events.is_full())
-        };
-        self.network.ready(now, server_runs, room, |stream, work| {
-            ready.push(Actor::Stream(stream, work))
-        });
+        let mut has_room = Vec::new();
+        for node in &self.nodes {
+            has_room.push(node.has_room());
+        }
+        let mut steps = Vec::new();
+        let server_runs = self.server_paused_until.is_none();
+        self.network.ready(now, server_runs, &has_room, &mut steps);
+        for step in steps {
+            ready.push(Actor::Stream(step));
+        }
     }
 
+    fn ready_of_server(&mut self, now: Instant, ready: &mut Vec<Actor>) {
+        if is_reached(self.start_server_at, now) {
+            ready.push(Actor::StartServer);
+        }
+        if is_reached(self.server_paused_until, now) {
+            self.server_paused_until = None;
+        }
+        if self.server_paused_until.is_some() {
+            return;
+        }
+        if let Some(disk) = &self.disk
+            && is_reached(disk.due(), now)
+        {
+            ready.push(Actor::Disk);
+        }
+        if let Some(server) = &self.server
+            && is_reached(server.due(), now)
+        {
+            ready.push(Actor::WakeServer);
+        }
+    }
+
+    fn ready_of_node(&mut self, index: usize, now: Instant, ready: &mut Vec<Actor>) {
+        let node = &mut self.nodes[index];
+        if is_reached(node.engine.due(), now) {
+            ready.push(Actor::Engine(index));
+        }
+        if is_reached(node.start_at, now) {
+            ready.push(Actor::StartAgent(index));
+        }
+        let is_report_due = is_reached(node.staging_report_due(), now);
+        let Some(life) = &mut node.life else {
+            return;
+        };
+        if let Some(until) = node.paused_until
+            && until > now
+        {
+            return;
+        }
+        node.paused_until = None;
+        if is_reached(node.connect_at, now) {
+            ready.push(Actor::Connect(index));
+        }
+        if node.stream.is_some() && !life.uplink.woken().is_empty() {
+            ready.push(Actor::Uplink(index));
+        }
+        if is_report_due {
+            ready.push(Actor::Prepared(index));
+        }
+        let mut parts = Vec::new();
+        life.ready(&mut parts);
+        for part in parts {
+            ready.push(Actor::Part(index, part));
+        }
+    }
+
+    /// When a part continues without an event.
     fn due(&mut self) -> Option<Instant> {
         let mut due = Vec::new();
         due.extend(self.network.due());
@@ -334,8 +455,12 @@ impl Cluster {
         match self.server_paused_until {
             Some(until) => due.push(until),
             None => {
-                due.extend(self.disk.as_ref().and_then(Disk::due));
-                due.extend(self.server.as_ref().and_then(ServerLoop::due));
+                if let Some(disk) = &self.disk {
+                    due.extend(disk.due());
+                }
+                if let Some(server) = &self.server {
+                    due.extend(server.due());
+                }
             }
         }
         for subscriber in &self.subscribers {
@@ -352,11 +477,7 @@ impl Cluster {
                 due.extend(node.connect_at);
                 due.push(life.due());
             }
-            if node.stream.is_some()
-                && let Some(preparing) = &node.preparing
-            {
-                due.extend(preparing.due());
-            }
+            due.extend(node.staging_report_due());
         }
         due.into_iter().min()
     }
@@ -369,7 +490,7 @@ impl Cluster {
             Actor::Connect(node) => self.connect(node),
             Actor::StartAgent(node) => self.start_agent(node),
             Actor::Engine(node) => self.nodes[node].engine.step(),
-            Actor::Stream(stream, work) => self.step_stream(stream, work),
+            Actor::Stream(step) => self.step_stream(step),
             Actor::Subscriber(index) => self.follow(index),
             Actor::Disk => {
                 if let Some(disk) = &mut self.disk {
@@ -379,33 +500,22 @@ impl Cluster {
             }
             Actor::StartServer => self.start_server(),
             Actor::WakeServer => self.server_event(ServerEvent::Due, false, false),
-            Actor::Prepared(index) => {
-                let node = &mut self.nodes[index];
-                if let Some(preparing) = &mut node.preparing
-                    && let Some(report) = preparing.next()
-                    && let Some(stream) = node.stream
-                {
-                    self.network
-                        .send_up(stream, ToServer::Prepared(vec![report]));
-                }
-            }
+            Actor::Prepared(node) => self.report_staging(node),
         }
         let now = self.clock.now();
         for node in &mut self.nodes {
-            self.violations.extend(node.engine.take_violations());
-            let number = node.life.as_ref().map(|life| life.number);
-            for (life, instance, workload) in node.engine.take_started() {
-                if number == Some(life) {
-                    self.violations
-                        .extend(node.expectations.check_start(&instance, &workload, now));
-                }
-            }
-            for (caller, instance) in node.engine.take_stopped() {
-                if number == Some(caller.life) {
-                    self.violations
-                        .extend(node.expectations.check_stop(&instance, &caller.runtime));
-                }
-            }
+            self.violations.extend(node.check_engine(now));
+        }
+    }
+
+    fn report_staging(&mut self, index: usize) {
+        let node = &mut self.nodes[index];
+        let (Some(preparing), Some(stream)) = (&mut node.preparing, node.stream) else {
+            return;
+        };
+        if let Some(report) = preparing.next() {
+            let message = ToServer::Prepared(vec![report]);
+            self.network.send_up(stream, message);
         }
     }
 
@@ -413,43 +523,7 @@ impl Cluster {
         let node = &mut self.nodes[index];
         let Some(life) = &mut node.life else { return };
         match part {
-            Part::Scheduler => {
-                let event = life.events.try_recv().ok();
-                if let Some(event) = &event {
-                    self.trace
-                        .line(|| format!("{}: {}", node.name, Trace::event(event)));
-                }
-                if let Some(SchedulerEvent::Listed {
-                    runtime,
-                    result: Ok(_),
-                }) = &event
-                {
-                    node.engine.note_listed(life.number, runtime);
-                }
-                node.expectations
-                    .before(event.as_ref(), &life.manager, &node.engine);
-                let had_loop = life.manager.loops();
-                node.engine.take_discarded();
-                let hurry = (self.haste > 0).then(|| life.hurry(self.haste, self.hasty.fork()));
-                match event {
-                    Some(event) => life.manager.on_event(event),
-                    None => life.manager.tick(),
-                }
-                drop(hurry);
-                for Discarded { added, level } in node.engine.take_discarded() {
-                    let is_new = !had_loop.contains(&added.instance.workload);
-                    if is_new && life.manager.prepares(&added, level) {
-                        let instance = added.instance;
-                        self.violations.push(format!(
-                            "'{instance}' was prepared, is removed and prepared again"
-                        ));
-                    }
-                }
-                node.expectations
-                    .after(&life.manager, &node.engine, self.clock.now());
-                let events = life.take_events();
-                self.pass_on(index, events);
-            }
+            Part::Scheduler => self.step_scheduler(index),
             Part::Loop(task) => {
                 let (workload, events) = life.step_loop(task);
                 self.trace.line(|| format!("{}: wl:{workload}", node.name));
@@ -460,12 +534,59 @@ impl Cluster {
         }
     }
 
+    /// Lets the scheduler of a node handle an event or its due work, and checks the consequences.
+    fn step_scheduler(&mut self, index: usize) {
+        let node = &mut self.nodes[index];
+        let Some(life) = &mut node.life else { return };
+        // First: the expectations take the event.
+        let event = life.events.try_recv().ok();
+        if let Some(event) = &event {
+            self.trace
+                .line(|| format!("{}: {}", node.name, Trace::event(event)));
+        }
+        if let Some(SchedulerEvent::Listed {
+            runtime,
+            result: Ok(_),
+        }) = &event
+        {
+            node.engine.note_listed(life.number, runtime);
+        }
+        node.expectations
+            .before(event.as_ref(), &life.manager, &node.engine);
+        // Then: the scheduler handles it. Control loops may continue meanwhile.
+        let had_loop = life.manager.loops();
+        node.engine.take_discarded();
+        let mut hurry = None;
+        if self.haste > 0 {
+            hurry = Some(life.hurry(self.haste, self.hasty.fork()));
+        }
+        match event {
+            Some(event) => life.manager.on_event(event),
+            None => life.manager.tick(),
+        }
+        drop(hurry);
+        // Finally: the consequences.
+        for Discarded { added, level } in node.engine.take_discarded() {
+            let is_new = !had_loop.contains(&added.instance.workload);
+            if is_new && life.manager.prepares(&added, level) {
+                let instance = added.instance;
+                self.violations.push(format!(
+                    "'{instance}' was prepared, is removed and prepared again"
+                ));
+            }
+        }
+        node.expectations
+            .after(&life.manager, &node.engine, self.clock.now());
+        let events = life.take_events();
+        self.pass_on(index, events);
+    }
+
     /// Passes statuses of control loops on to the scheduler of their node.
     fn pass_on(&mut self, index: usize, events: Vec<SchedulerEvent>) {
         let node = &mut self.nodes[index];
         let Some(life) = &node.life else { return };
         for event in events {
-            // Now: the container may be another one when the scheduler comes to it.
+            // The container may be another one when the scheduler handles this.
             for report in node.expectations.reported(&event) {
                 let early = node
                     .expectations
@@ -494,146 +615,165 @@ impl Cluster {
         node.stream = Some(stream);
         node.first_stream.get_or_insert(stream);
         node.requests = WorkloadRequests::default();
-        node.preparing.iter_mut().for_each(StagingReports::reset);
+        if let Some(preparing) = &mut node.preparing {
+            preparing.reset();
+        }
         self.send_up(index);
     }
 
+    /// Sends the messages in the outbox of an agent.
     fn send_up(&mut self, index: usize) {
-        let node = &self.nodes[index];
+        let node = &mut self.nodes[index];
         let (Some(life), Some(stream)) = (&node.life, node.stream) else {
             return;
         };
         let _ = life.uplink.woken().try_recv();
-        let mut asked = Vec::new();
         while let Some(message) = life.uplink.next() {
             if let ToServer::Request(request) = &message {
-                asked.push(request.clone());
+                node.requests.note(request.clone());
             }
             self.network.send_up(stream, message);
         }
-        for request in asked {
-            self.nodes[index].requests.note(request);
+    }
+
+    fn step_stream(&mut self, StreamStep { stream, work }: StreamStep) {
+        match work {
+            StreamWork::Open => self.open_at_server(stream),
+            StreamWork::Up => self.receive_at_server(stream),
+            StreamWork::Pump => self.network.pump(stream),
+            StreamWork::Down => self.receive_at_agent(stream),
+            StreamWork::ServerNotices => self.end_at_server(stream),
+            StreamWork::ClientNotices => self.end_at_agent(stream),
         }
     }
 
-    fn step_stream(&mut self, stream: StreamId, work: StreamWork) {
-        let peer = PeerId(stream.0);
-        match work {
-            StreamWork::Open => {
-                let node = &self.nodes[self.network.node(stream)];
-                let name = node.name.to_string();
-                let capabilities = AgentCapabilities {
-                    prepares: node.stages,
-                    ..Default::default()
-                };
-                let (outbox, reader) = outbox();
-                let hello = PeerHello::Agent(AgentHello {
-                    agent: name,
-                    capabilities,
-                    ..AgentHello::default()
-                });
-                self.note_opened(stream);
-                self.network
-                    .opened(stream, self.server.is_some().then_some(reader));
-                self.send_to_server(PeerEvent::Opened {
-                    peer,
-                    hello,
-                    source: String::new(),
-                    certificate_expires: None,
-                    outbox,
-                });
+    /// The hello of an agent arrives.
+    fn open_at_server(&mut self, stream: StreamId) {
+        let node = &self.nodes[self.network.node(stream)];
+        let hello = AgentHello {
+            agent: node.name.to_string(),
+            capabilities: AgentCapabilities {
+                prepares: node.stages,
+                ..AgentCapabilities::default()
+            },
+            ..AgentHello::default()
+        };
+        let (outbox, reader) = outbox();
+        self.note_opened(stream);
+        let mut server_reader = None;
+        if self.server.is_some() {
+            server_reader = Some(reader);
+        }
+        self.network.opened(stream, server_reader);
+        self.send_to_server(PeerEvent::Opened {
+            peer: PeerId(stream.0),
+            hello: PeerHello::Agent(hello),
+            source: String::new(),
+            certificate_expires: None,
+            outbox,
+        });
+    }
+
+    /// A message of an agent arrives.
+    fn receive_at_server(&mut self, stream: StreamId) {
+        let Some(message) = self.network.take_up(stream) else {
+            return;
+        };
+        self.trace.line(|| {
+            let text = Trace::message(&message);
+            format!("server: stream {} says {text}", stream.0)
+        });
+        self.note_reported(stream, &message);
+        let node = self.network.node(stream);
+        let is_accepted = self.current_streams.get(&node) == Some(&stream);
+        if is_accepted {
+            if let (ToServer::Prepared(reports), Some(guarded)) = (&message, &mut self.guarded) {
+                guarded.reported(reports);
             }
-            StreamWork::Up => {
-                if let Some(message) = self.network.take_up(stream) {
-                    self.trace.line(|| {
-                        format!(
-                            "server: stream {} says {}",
-                            stream.0,
-                            Trace::message(&message)
-                        )
-                    });
-                    self.note_reported(stream, &message);
-                    let node = self.network.node(stream);
-                    let heard = self.current_streams.get(&node) == Some(&stream);
-                    match (&message, &mut self.guarded) {
-                        (ToServer::Prepared(reports), Some(guarded)) if heard => {
-                            guarded.reported(reports)
-                        }
-                        (ToServer::WorkloadStates(states), _) if heard => {
-                            self.expectations.reported(states)
-                        }
-                        _ => {}
-                    }
-                    self.send_checked(heard, peer, Some(node), message);
-                }
-            }
-            StreamWork::Pump => self.network.pump(stream),
-            StreamWork::Down => {
-                let node = &mut self.nodes[self.network.node(stream)];
-                if let (Some(message), Some(life)) = (self.network.take_down(stream), &node.life) {
-                    if let FromServer::Prepare(list) = &message {
-                        node.engine.note_staged(list);
-                    }
-                    if let FromServer::Response(response) = message {
-                        self.violations.extend(node.requests.check(&response));
-                        life.control.deliver(response);
-                    } else if let (FromServer::Prepare(list), Some(preparing)) =
-                        (&message, &mut node.preparing)
-                    {
-                        preparing.list(list);
-                    } else {
-                        life.inbox.send(SchedulerEvent::Server(message)).unwrap();
-                    }
-                }
-            }
-            StreamWork::ServerNotices => {
-                self.trace
-                    .line(|| format!("server: stream {} has ended", stream.0));
-                let node = self.network.node(stream);
-                if self.current_streams.get(&node) == Some(&stream) {
-                    self.current_streams.remove(&node);
-                    if let Some(guarded) = &mut self.guarded {
-                        guarded.disconnected(&self.nodes[node].name);
-                    }
-                }
-                self.network.close_server_end(stream);
-                self.send_to_server(PeerEvent::Closed { peer });
-            }
-            StreamWork::ClientNotices => {
-                let index = self.network.node(stream);
-                self.network.close_client_end(stream);
-                let node = &mut self.nodes[index];
-                if node.stream == Some(stream)
-                    && let Some(life) = &node.life
-                {
-                    self.trace
-                        .line(|| format!("{}: stream {} has ended", node.name, stream.0));
-                    node.stream = None;
-                    life.uplink.disconnected();
-                    life.inbox.send(SchedulerEvent::ServerGone).unwrap();
-                    node.connect_at = Some(self.clock.now() + RECONNECT_PAUSE);
-                }
+            if let ToServer::WorkloadStates(states) = &message {
+                self.expectations.reported(states);
             }
         }
+        self.send_checked(is_accepted, PeerId(stream.0), Some(node), message);
+    }
+
+    /// A message of the server arrives.
+    fn receive_at_agent(&mut self, stream: StreamId) {
+        let node = &mut self.nodes[self.network.node(stream)];
+        let Some(message) = self.network.take_down(stream) else {
+            return;
+        };
+        let Some(life) = &node.life else {
+            return;
+        };
+        if let FromServer::Prepare(list) = &message {
+            node.engine.note_staged(list);
+            if let Some(preparing) = &mut node.preparing {
+                preparing.list(list);
+                return;
+            }
+        }
+        match message {
+            FromServer::Response(response) => {
+                self.violations.extend(node.requests.check(&response));
+                life.control.deliver(response);
+            }
+            message => life.inbox.send(SchedulerEvent::Server(message)).unwrap(),
+        }
+    }
+
+    /// The server notices the end of a stream.
+    fn end_at_server(&mut self, stream: StreamId) {
+        self.trace
+            .line(|| format!("server: stream {} has ended", stream.0));
+        let node = self.network.node(stream);
+        if self.current_streams.get(&node) == Some(&stream) {
+            self.current_streams.remove(&node);
+            if let Some(guarded) = &mut self.guarded {
+                guarded.disconnected(&self.nodes[node].name);
+            }
+        }
+        self.network.close_server_end(stream);
+        let peer = PeerId(stream.0);
+        self.send_to_server(PeerEvent::Closed { peer });
+    }
+
+    /// An agent notices the end of its stream.
+    fn end_at_agent(&mut self, stream: StreamId) {
+        let index = self.network.node(stream);
+        self.network.close_client_end(stream);
+        let node = &mut self.nodes[index];
+        if node.stream != Some(stream) {
+            return;
+        }
+        let Some(life) = &node.life else {
+            return;
+        };
+        self.trace
+            .line(|| format!("{}: stream {} has ended", node.name, stream.0));
+        node.stream = None;
+        life.uplink.disconnected();
+        life.inbox.send(SchedulerEvent::ServerGone).unwrap();
+        node.connect_at = Some(self.clock.now() + RECONNECT_PAUSE);
     }
 
     /// Notes a stream that opens. It means nothing if the server already accepts messages from a
     /// newer one of the agent.
     fn note_opened(&mut self, stream: StreamId) {
         let node = self.network.node(stream);
-        if self.server.is_some()
-            && self
-                .current_streams
-                .get(&node)
-                .is_none_or(|speaking| *speaking < stream)
-        {
-            self.current_streams.insert(node, stream);
-            // A removal that was lost with the connection before is not repeated.
-            let name = &self.nodes[node].name;
-            self.reported.retain(|instance| instance.agent != *name);
-            if let Some(guarded) = &mut self.guarded {
-                guarded.disconnected(&self.nodes[node].name);
-            }
+        let is_newest = match self.current_streams.get(&node) {
+            Some(current) => *current < stream,
+            None => true,
+        };
+        if self.server.is_none() || !is_newest {
+            return;
+        }
+        self.current_streams.insert(node, stream);
+        // A removal that was lost with the connection before is not repeated.
+        let name = &self.nodes[node].name;
+        self.reported.retain(|instance| instance.agent != *name);
+        if let Some(guarded) = &mut self.guarded {
+            guarded.disconnected(name);
         }
     }
 
@@ -647,10 +787,8 @@ impl Cluster {
             Some(first) => first <= stream,
             None => false,
         };
-        if self.server.is_none()
-            || !is_of_this_life
-            || self.current_streams.get(&node) != Some(&stream)
-        {
+        let is_accepted = self.current_streams.get(&node) == Some(&stream);
+        if self.server.is_none() || !is_of_this_life || !is_accepted {
             return;
         }
         for state in states {
@@ -672,15 +810,20 @@ impl Cluster {
         self.server_event(ServerEvent::Peer(event), is_request, may_switch);
     }
 
-    /// Lets the server handle an event, which `is_request` or not. Only one that `may_switch` may
-    /// let it switch the mode by itself.
+    /// Lets the server handle an event, which is a request of a client (`is_request`) or not. Only
+    /// with one that `may_switch`, it may switch the mode by itself.
     fn server_event(&mut self, event: ServerEvent, is_request: bool, may_switch: bool) {
         let Some(server) = &mut self.server else {
             return;
         };
-        let mode = |server: &ServerLoop| modes::mode(server.view().desired).map(str::to_owned);
-        let was = mode(server).filter(|_| may_switch);
-        let before = (was.is_some() || self.guarded.is_some()).then(|| Before::of(server));
+        let mut mode = None;
+        if may_switch {
+            mode = mode_of(server);
+        }
+        let mut before = None;
+        if mode.is_some() || self.guarded.is_some() {
+            before = Some(Before::of(server));
+        }
         server.on_event(event);
         server.serve_all_waiting();
         if let (Some(guarded), Some(before)) = (&mut self.guarded, &before) {
@@ -692,14 +835,13 @@ impl Cluster {
             }
         }
         if may_switch {
-            if mode(server) != was {
+            let new_mode = mode_of(server);
+            if new_mode != mode {
                 self.trace
                     .line(|| "server: switches because of a failure".to_owned());
             }
-            self.violations.extend(
-                self.own_switches
-                    .note(was.as_deref(), mode(server).as_deref()),
-            );
+            let violation = self.own_switches.note(mode.as_deref(), new_mode.as_deref());
+            self.violations.extend(violation);
         }
         if !is_request && let Some(before) = before {
             // An update was switched or rolled back, or the mode was switched.
@@ -709,69 +851,75 @@ impl Cluster {
         self.network.server_spoke();
     }
 
-    /// Sends a message to the server, which accepts it if it is `heard`, and checks the result. It
-    /// comes through the agent of `node`, or from a commander.
-    fn send_checked(&mut self, heard: bool, peer: PeerId, node: Option<usize>, message: ToServer) {
+    /// Sends a message to the server, which accepts it or not, and checks the result. It comes
+    /// through the agent of `node`, or from a commander.
+    fn send_checked(
+        &mut self,
+        is_accepted: bool,
+        peer: PeerId,
+        node: Option<usize>,
+        message: ToServer,
+    ) {
         let ToServer::Request(request) = &message else {
-            return self.send_to_server(PeerEvent::Message {
-                peer,
-                message,
-                permits: MessagePermits::default(),
-            });
+            return self.send_to_server(message_of(peer, message));
         };
-        // First the due work of the server, so that all later changes are requested.
+        // First: the due work of the server, so that all later changes are requested.
         self.server_event(ServerEvent::Due, false, false);
-        let allowed = match (node, &self.server) {
-            (Some(node), Some(server)) => {
-                let node = &mut self.nodes[node];
-                let allowed = self.expectations.may_request(server, &node.name, request);
-                if let Some(allowed) = allowed
-                    && let Some(stream) = node.stream
-                    && stream.0 == peer.0
-                {
-                    node.requests.decided(&request.id, allowed);
-                }
-                allowed.unwrap_or(true)
-            }
-            _ => true,
+        // Then: the expected update.
+        let is_allowed = match node {
+            Some(node) => self.may_request(peer, node, request),
+            None => true,
         };
-        let update = match &request.content {
-            RequestContent::UpdateState(update) => {
-                Some(update.clone()).filter(|update| update.new_state.is_some())
+        let mut update = match &request.content {
+            RequestContent::UpdateState(update) if update.new_state.is_some() => {
+                Some(update.clone())
             }
-            // Only commanders ask for it here.
-            RequestContent::RollBack(number) => {
-                let known = self.server.as_ref().zip(self.guarded.as_ref());
-                known.and_then(|(server, guarded)| guarded.rollback_of(*number, server))
-            }
-            _ => {
-                return self.send_to_server(PeerEvent::Message {
-                    peer,
-                    message,
-                    permits: MessagePermits::default(),
-                });
-            }
+            RequestContent::UpdateState(_) => None,
+            // Only commanders request it here.
+            RequestContent::RollBack(number) => match (&self.server, &self.guarded) {
+                (Some(server), Some(guarded)) => guarded.rollback_of(*number, server),
+                _ => None,
+            },
+            _ => return self.send_to_server(message_of(peer, message)),
         };
-        let update = update.filter(|_| heard && allowed);
-        if update.as_ref().is_some_and(modes::writes_mode) {
+        if !is_accepted || !is_allowed {
+            update = None;
+        }
+        if let Some(update) = &update
+            && modes::writes_mode(update)
+        {
             self.own_switches.client_wrote();
         }
-        let before = self.server.as_ref().map(Before::of);
-        let to_restart = match &self.server {
-            Some(server) => to_restart(&request.content, server),
-            None => BTreeSet::new(),
-        };
-        self.send_to_server(PeerEvent::Message {
-            peer,
-            message,
-            permits: MessagePermits::default(),
-        });
+        let mut before = None;
+        let mut restarts = BTreeSet::new();
+        if let Some(server) = &self.server {
+            before = Some(Before::of(server));
+            restarts = to_restart(&request.content, server);
+        }
+        // Finally: the server handles it, and the result is compared.
+        self.send_to_server(message_of(peer, message));
         if let (Some(server), Some(before)) = (&self.server, before) {
-            self.not_restarted = &to_restart - &server.restarting();
+            self.not_restarted = &restarts - &server.restarting();
             self.violations
                 .extend(self.expectations.check(&before, update.as_ref(), server));
             self.violations.extend(self.forbidden_subscription());
         }
+    }
+
+    /// Returns whether the workload that makes this request has the rights for it, and notes the
+    /// expected response.
+    fn may_request(&mut self, peer: PeerId, node: usize, request: &Request) -> bool {
+        let Some(server) = &self.server else {
+            return true;
+        };
+        let node = &mut self.nodes[node];
+        let Some(is_allowed) = self.expectations.may_request(server, &node.name, request) else {
+            return true;
+        };
+        if node.stream == Some(StreamId(peer.0)) {
+            node.requests.decided(&request.id, is_allowed);
+        }
+        is_allowed
     }
 
     /// Lets a commander connect, request a change of the state and disconnect. Returns the error if
@@ -783,49 +931,41 @@ impl Cluster {
         self.commanders += 1;
         let peer = PeerId(self.commanders);
         let (outbox, reader) = outbox();
-        self.send_to_server(PeerEvent::Opened {
-            peer,
-            hello: PeerHello::Commander,
-            source: String::new(),
-            certificate_expires: None,
-            outbox,
-        });
+        self.send_to_server(opened_by_commander(peer, outbox));
         let request = Request {
             id: "r".to_owned(),
             content,
         };
         self.send_checked(true, peer, None, ToServer::Request(request));
-        let answer = std::iter::from_fn(|| reader.try_next()).last();
-        self.send_to_server(PeerEvent::Message {
-            peer,
-            message: ToServer::Goodbye,
-            permits: MessagePermits::default(),
-        });
-        match answer {
-            Some(ankaios_model::messages::FromServer::Response(response)) => {
-                match response.content {
-                    ResponseContent::UpdateStateSuccess { added, deleted, .. } => {
-                        if !self.not_restarted.is_empty() {
-                            self.violations
-                                .push(format!("a restart leaves {:?} running", self.not_restarted));
-                        }
-                        let names = added
-                            .iter()
-                            .chain(&deleted)
-                            .filter_map(|text| InstanceName::parse(text));
-                        self.last_changed = names.map(|instance| instance.workload).collect();
-                        Some(Ok(()))
-                    }
-                    ResponseContent::Error(ErrorResponse { text, .. }) => Some(Err(text)),
-                    other => panic!("{other:?}"),
+        let mut answer = None;
+        while let Some(message) = reader.try_next() {
+            answer = Some(message);
+        }
+        self.send_to_server(message_of(peer, ToServer::Goodbye));
+        let Some(FromServer::Response(response)) = answer else {
+            panic!("no response but {answer:?}");
+        };
+        match response.content {
+            ResponseContent::UpdateStateSuccess { added, deleted, .. } => {
+                if !self.not_restarted.is_empty() {
+                    self.violations
+                        .push(format!("a restart leaves {:?} running", self.not_restarted));
                 }
+                self.last_changed.clear();
+                for text in added.iter().chain(&deleted) {
+                    if let Some(instance) = InstanceName::parse(text) {
+                        self.last_changed.insert(instance.workload);
+                    }
+                }
+                Some(Ok(()))
             }
-            other => panic!("no answer but {other:?}"),
+            ResponseContent::Error(ErrorResponse { text, .. }) => Some(Err(text)),
+            other => panic!("{other:?}"),
         }
     }
 
-    /// Lets a workload of a node send a request through its agent, which does not check its rules
-    /// here: the server must. The response is checked; while the agent is not connected, requests
+    /// Lets a workload of a node send a request through its agent. The agent does not check its rules
+    /// here, so the server must. The response is checked. While the agent is not connected, requests
     /// wait.
     pub(crate) fn send_workload_request(
         &mut self,
@@ -851,29 +991,18 @@ impl Cluster {
         self.commanders += 1;
         let peer = PeerId(self.commanders);
         let (outbox, reader) = outbox();
-        let kind = self.random.usize(..5);
-        let kind = if self.commanders.is_multiple_of(3) {
-            5 + kind % 2
-        } else {
-            kind
-        };
+        let mut kind = self.random.usize(..5);
+        if self.commanders.is_multiple_of(3) {
+            kind = 5 + kind % 2;
+        }
         let subscriber = Subscriber::new(reader, peer, kind, self.clock.now());
         let request = subscriber.request();
         self.subscribers.push(subscriber);
-        self.send_to_server(PeerEvent::Opened {
-            peer,
-            hello: PeerHello::Commander,
-            source: String::new(),
-            certificate_expires: None,
-            outbox,
-        });
-        self.send_to_server(PeerEvent::Message {
-            peer,
-            message: ToServer::Request(request),
-            permits: MessagePermits::default(),
-        });
+        self.send_to_server(opened_by_commander(peer, outbox));
+        self.send_to_server(message_of(peer, ToServer::Request(request)));
     }
 
+    /// Lets a subscriber read its messages and compare its copy.
     fn follow(&mut self, index: usize) {
         let wait = Duration::from_millis(self.random.u64(1..20_000));
         let subscriber = &mut self.subscribers[index];
@@ -891,7 +1020,8 @@ impl Cluster {
         node.lives += 1;
         let mut options = node.options;
         options.seed = options.seed.wrapping_add(node.lives);
-        let (name, number) = (node.name.clone(), node.lives);
+        let name = node.name.clone();
+        let number = node.lives;
         self.trace.line(|| format!("{name}: life {number} starts"));
         node.life = Some(Life::start(
             &name,
@@ -905,17 +1035,13 @@ impl Cluster {
         node.connect_at = Some(self.clock.now());
     }
 
-    /// Kills an agent; its calls and containers continue unless the whole node is restarted.
+    /// Kills an agent. Its calls and containers continue unless its node is restarted as well.
     pub(crate) fn kill_agent(&mut self, index: usize, back_after: Duration, reboot: bool) {
         let node = &mut self.nodes[index];
         let Some(life) = node.life.take() else { return };
-        self.trace.line(|| {
-            format!(
-                "{}: killed{}",
-                node.name,
-                if reboot { " with its node" } else { "" }
-            )
-        });
+        let with_node = if reboot { " with its node" } else { "" };
+        self.trace
+            .line(|| format!("{}: killed{with_node}", node.name));
         let number = life.number;
         drop(life);
         // It is unknown which of its removals arrived.
@@ -926,7 +1052,8 @@ impl Cluster {
             node.engine.reboot();
             node.options.boot += 1;
         }
-        (node.connect_at, node.paused_until) = (None, None);
+        node.connect_at = None;
+        node.paused_until = None;
         node.start_at = Some(self.clock.now() + back_after);
         if let Some(stream) = node.stream.take() {
             if reboot {
@@ -994,34 +1121,32 @@ impl Cluster {
         }
     }
 
-    /// Stops the process of an agent for a while. The server drops its connection when that takes
-    /// long.
-    pub(crate) fn pause(&mut self, index: usize, until: Duration) {
+    /// Pauses the process of an agent. The server closes its connection when that takes long.
+    pub(crate) fn pause(&mut self, index: usize, pause: Duration) {
         let node = &mut self.nodes[index];
         if node.life.is_none() {
             return;
         }
         self.trace
-            .line(|| format!("{}: paused for {until:?}", node.name));
-        node.paused_until = Some(self.clock.now() + until);
-        if until > PAUSE_UNNOTICED
+            .line(|| format!("{}: paused for {pause:?}", node.name));
+        node.paused_until = Some(self.clock.now() + pause);
+        if pause > PAUSE_UNNOTICED
             && let Some(stream) = node.stream
         {
             self.network.cut(stream);
         }
     }
 
-    /// Stops the process of the server for a while. Agents give up their connections when that
-    /// takes long.
-    pub(crate) fn pause_server(&mut self, until: Duration) {
+    /// Pauses the process of the server. Agents close their connections when that takes long.
+    pub(crate) fn pause_server(&mut self, pause: Duration) {
         if self.server.is_some() {
-            self.trace.line(|| format!("server: paused for {until:?}"));
-            self.server_paused_until = Some(self.clock.now() + until);
-            self.network.server_pauses(until);
+            self.trace.line(|| format!("server: paused for {pause:?}"));
+            self.server_paused_until = Some(self.clock.now() + pause);
+            self.network.server_pauses(pause);
         }
     }
 
-    /// Replaces a commander that follows events, with a goodbye or without.
+    /// Replaces a subscriber. It ends its connection with a goodbye or without.
     pub(crate) fn change_subscriber(&mut self) {
         if self.subscribers.is_empty()
             || self.server.is_none()
@@ -1033,11 +1158,7 @@ impl Cluster {
         let peer = self.subscribers.swap_remove(index).peer;
         self.trace.line(|| format!("commander: {} goes", peer.0));
         if self.random.bool() {
-            self.send_to_server(PeerEvent::Message {
-                peer,
-                message: ToServer::Goodbye,
-                permits: MessagePermits::default(),
-            });
+            self.send_to_server(message_of(peer, ToServer::Goodbye));
         }
         self.send_to_server(PeerEvent::Closed { peer });
         self.subscribe();
@@ -1046,12 +1167,9 @@ impl Cluster {
     /// Delays the messages between an agent and the server.
     pub(crate) fn stall(&mut self, index: usize) {
         if let Some(stream) = self.nodes[index].stream {
-            self.trace.line(|| {
-                format!(
-                    "network: stream {} of {} stalls",
-                    stream.0, self.nodes[index].name
-                )
-            });
+            let name = &self.nodes[index].name;
+            self.trace
+                .line(|| format!("network: stream {} of {name} stalls", stream.0));
             self.network.stall(stream);
         }
     }
@@ -1059,12 +1177,9 @@ impl Cluster {
     /// Breaks the connection of an agent; both ends notice it later.
     pub(crate) fn cut(&mut self, index: usize) {
         if let Some(stream) = self.nodes[index].stream {
-            self.trace.line(|| {
-                format!(
-                    "network: stream {} of {} is cut",
-                    stream.0, self.nodes[index].name
-                )
-            });
+            let name = &self.nodes[index].name;
+            self.trace
+                .line(|| format!("network: stream {} of {name} is cut", stream.0));
             self.network.cut(stream);
         }
     }

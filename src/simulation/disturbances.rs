@@ -3,6 +3,7 @@
 //! Thread: the one of the test.
 
 use super::engine::EngineFaults;
+use super::life::PrepareOptions;
 use ankaios_model::prepare_level::PrepareLevel;
 
 /// What happens to a cluster, in percent: of calls, of messages, or of the rounds in which
@@ -130,14 +131,18 @@ impl Disturbances {
         disturbances
     }
 
-    /// How far the agent of a node prepares starts, and how many containers may be initialised
-    /// there.
-    pub(crate) fn preparation(&self, node: &str) -> (PrepareLevel, usize) {
-        let mut random = fastrand::Rng::with_seed(
-            node.bytes().map(u64::from).sum::<u64>() + u64::from(self.prepares),
-        );
+    /// How the agent of a node prepares starts.
+    pub(crate) fn preparation(&self, node: &str) -> PrepareOptions {
+        let mut seed = u64::from(self.prepares);
+        for byte in node.bytes() {
+            seed += u64::from(byte);
+        }
+        let mut random = fastrand::Rng::with_seed(seed);
         if random.u32(0..100) >= self.prepares {
-            return (PrepareLevel::None, 0);
+            return PrepareOptions {
+                level: PrepareLevel::None,
+                initialised_max: 0,
+            };
         }
         let levels = [
             PrepareLevel::Image,
@@ -145,7 +150,10 @@ impl Disturbances {
             PrepareLevel::Init,
             PrepareLevel::Init,
         ];
-        (levels[random.usize(..levels.len())], random.usize(0..=3))
+        PrepareOptions {
+            level: levels[random.usize(..levels.len())],
+            initialised_max: random.usize(0..=3),
+        }
     }
 
     /// Each kind of fault by its name.

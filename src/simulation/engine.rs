@@ -1,9 +1,9 @@
 //! The container engines of one node in virtual time: calls take their time, fail and hang, and
 //! containers outlive the agent.
 //!
-//! Thread: the one of the test. A call is what one child process of the agent does: it acts at some
-//! point and ends later; when its agent is killed it goes on. Two runtimes share a node and know
-//! nothing of each other's containers.
+//! Thread: the one of the test. A call is one child process of the agent. It acts at some time and
+//! ends later, also when its agent is killed. Two runtimes share a node; neither lists the
+//! containers of the other one.
 
 mod creates;
 mod ends;
@@ -26,13 +26,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// A lie about a container is made good with the next listing, and what follows from it soon after.
+/// How long a listing with a wrong state of a container may have consequences. The next listing
+/// corrects it.
 const BELIEVED: Duration = Duration::from_secs(120);
 
 /// How often calls go wrong, in percent.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct EngineFaults {
-    /// A create or start does nothing and says so.
+    /// A create or start does nothing and fails.
     pub start_fails: u32,
     /// A create stops in the middle: the container exists, the call fails.
     pub start_half_done: u32,
@@ -50,18 +51,18 @@ pub(crate) struct EngineFaults {
     pub list_misses: u32,
     /// A check of a running workload fails.
     pub checks_fail: u32,
-    /// A listing shows a container in a state that it has not.
+    /// A listing shows a container in a wrong state.
     pub list_lies: u32,
     /// A container that ended is in an unknown state for a while.
     pub strange_ends: u32,
 }
 
-/// What a child process of the agent does.
+/// The action of a call.
 #[derive(Debug, Clone)]
 pub(crate) enum Action {
     Run(NewContainer),
     Start(ContainerId, NewContainer),
-    /// Gets the image.
+    /// Pulls the image.
     Image(Name),
     /// Creates without a start.
     Create(NewContainer),
@@ -69,7 +70,7 @@ pub(crate) enum Action {
     Init(ContainerId, NewContainer),
     Stop(ContainerId),
     Remove(ContainerId),
-    /// All containers of the runtime.
+    /// Lists all containers of the runtime.
     List,
 }
 
@@ -77,9 +78,28 @@ impl Action {
     fn changes_something(&self) -> bool {
         !matches!(self, Self::List)
     }
+
+    /// A description for the trace.
+    fn describe(&self) -> String {
+        match self {
+            Self::Run(new) => format!("run {}", new.instance.short()),
+            Self::Start(_, new) => format!("start {}", new.instance.short()),
+            Self::Image(workload) => format!("image of {workload}"),
+            Self::Create(new) => format!("create {}", new.instance.short()),
+            Self::Init(_, new) => format!("init {}", new.instance.short()),
+            Self::Stop(id) => format!("stop {}", short_id(id)),
+            Self::Remove(id) => format!("remove {}", short_id(id)),
+            Self::List => "list".to_owned(),
+        }
+    }
 }
 
-/// What a call answers.
+/// The number in an id.
+fn short_id(id: &ContainerId) -> &str {
+    id.0.trim_start_matches('0')
+}
+
+/// The result of a call that has succeeded.
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
     Done,
@@ -87,12 +107,26 @@ pub(crate) enum Answer {
     Listed(Vec<ListedContainer>),
 }
 
-/// Which agent process calls.
+/// The agent that makes a call, with the runtime that it calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Caller {
-    /// Number of its life; an agent that was killed has another one than its successor.
+    /// The number of its life; its successor has the next one.
     pub life: u64,
     pub runtime: Name,
+}
+
+/// The start of a container that has begun.
+pub(crate) struct BegunStart {
+    /// The life of the agent.
+    pub life: u64,
+    pub instance: InstanceName,
+    pub workload: Arc<Workload>,
+}
+
+/// The stop of a running container that has begun.
+pub(crate) struct BegunStop {
+    pub caller: Caller,
+    pub instance: InstanceName,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,11 +136,20 @@ enum Plan {
     HalfDone,
 }
 
+/// How a call goes, as it is drawn when it begins.
+struct CallCourse {
+    plan: Plan,
+    takes: Duration,
+    /// Longer calls are ended by the agent.
+    limit: Option<Duration>,
+}
+
 #[derive(Debug)]
 struct Call {
     caller: Caller,
     action: Action,
     plan: Plan,
+    /// `None` when it has acted, or never will.
     acts_at: Option<Instant>,
     ends_at: Instant,
     /// Its result at its end.
@@ -121,12 +164,20 @@ enum Doing {
     },
     Running {
         since: Instant,
-        until: Option<(Instant, i64)>,
+        end: Option<PlannedEnd>,
     },
     Ended {
         code: i64,
+        /// Listings show it as running before.
         shown_from: Instant,
     },
+}
+
+/// When and how a program will end by itself.
+#[derive(Debug, Clone, Copy)]
+struct PlannedEnd {
+    at: Instant,
+    code: i64,
 }
 
 /// One container.
@@ -153,25 +204,39 @@ pub(crate) struct Container {
     stopped_by: Option<u64>,
     /// It was started with `--rm`.
     removes_itself: bool,
-    /// Then it is gone.
+    /// It is gone from then on.
     vanishes_at: Option<Instant>,
     /// Until then listings show an unknown state of its end.
     strange_until: Option<Instant>,
 }
 
 impl Container {
-    /// It needs some time until it answers, each instance another one.
+    /// Whether it has been running for long enough to respond to checks of the instance. The time
+    /// that this takes differs by instance.
     fn answers(&self, instance: &InstanceName, now: Instant) -> bool {
-        let takes = Duration::from_millis(
-            instance
-                .id
-                .bytes()
-                .take(2)
-                .map(|byte| u64::from(byte % 16) * 150)
-                .sum(),
-        );
-        self.instance == *instance
-            && matches!(self.doing, Doing::Running { since, .. } if since + takes <= now)
+        let Doing::Running { since, .. } = self.doing else {
+            return false;
+        };
+        let mut takes_ms = 0;
+        for byte in instance.id.bytes().take(2) {
+            takes_ms += u64::from(byte % 16) * 150;
+        }
+        self.instance == *instance && since + Duration::from_millis(takes_ms) <= now
+    }
+
+    fn planned_end(&self) -> Option<PlannedEnd> {
+        match self.doing {
+            Doing::Running { end, .. } => end,
+            _ => None,
+        }
+    }
+
+    /// Whether a listing that shows it as not running may be used.
+    fn is_denied(&self, now: Instant) -> bool {
+        match self.denied_until {
+            Some(until) => now < until,
+            None => false,
+        }
     }
 
     /// Whether this life of the agent did not start it.
@@ -179,7 +244,7 @@ impl Container {
         self.started_by != life
     }
 
-    /// Whether this life of the agent stopped it: how it ended says nothing to it then.
+    /// Whether this life of the agent stopped it. How it ended is of no use to that agent then.
     pub(crate) fn was_stopped_by(&self, life: u64) -> bool {
         self.stopped_by == Some(life)
     }
@@ -222,16 +287,17 @@ struct World {
     random: fastrand::Rng,
     trace: Trace,
     faults: EngineFaults,
-    /// The disturbances have ended: containers that would be restarted without end stay.
+    /// The disturbances have ended. Programs that would be restarted without end keep running.
     calm: bool,
     containers: BTreeMap<ContainerId, Container>,
     created: u32,
     calls: BTreeMap<u64, Call>,
     called: u64,
     watches: Vec<ExitWatch>,
-    ended: Vec<(Caller, u64)>,
-    started: Vec<(u64, InstanceName, Arc<Workload>)>,
-    stopped: Vec<(Caller, InstanceName)>,
+    /// Watches of processes that have ended.
+    ended: Vec<ExitWatch>,
+    started: Vec<BegunStart>,
+    stopped: Vec<BegunStop>,
     /// Prepared containers whose removal began.
     discarded: Vec<Discarded>,
     removed_by_hand: BTreeSet<InstanceName>,
@@ -247,9 +313,9 @@ struct World {
     listed: BTreeSet<(u64, Name)>,
     /// The time of the first listing call of each life.
     asked: BTreeMap<u64, Instant>,
-    /// Containers beside which a life has begun to start their workload because of that: the call
-    /// that is under way when they become known goes on. After it the workload is not started again
-    /// before they are removed.
+    /// Containers of runtimes that have not listed for too long. A life has begun to start their
+    /// workloads beside them. When they become known, the call that is under way continues. After
+    /// it the workload is not started again before they are removed.
     given_up: BTreeSet<(u64, ContainerId)>,
     /// The records of agents about prepared containers.
     records: BTreeMap<InstanceName, String>,
@@ -272,11 +338,10 @@ pub(crate) struct WatchGuard {
 
 impl Drop for WatchGuard {
     fn drop(&mut self) {
-        let (caller, key) = (&self.caller, self.key);
-        self.engine
-            .world()
+        let mut world = self.engine.world();
+        world
             .watches
-            .retain(|watch| watch.key != key || watch.caller != *caller);
+            .retain(|watch| watch.key != self.key || watch.caller != self.caller);
     }
 }
 
@@ -325,17 +390,17 @@ impl SimEngine {
 
     // ------------------------------------------------------- what agents see
 
-    /// Starts a child process; answers its number.
+    /// Begins a call. Returns its number.
     pub(crate) fn begin(&self, caller: &Caller, action: Action, limit: Option<Duration>) -> u64 {
         self.world().begin(caller.clone(), action, limit)
     }
 
-    /// When there may be something new about a call.
+    /// When a call ends.
     pub(crate) fn due_of(&self, call: u64) -> Option<Instant> {
         self.world().calls.get(&call).map(|call| call.ends_at)
     }
 
-    /// What the call said, when it has ended.
+    /// Takes the result of a call that has ended.
     pub(crate) fn take_result(&self, call: u64) -> Option<Result<Answer, RuntimeError>> {
         let mut world = self.world();
         if world.calls.get(&call)?.ends_at > world.clock.now() {
@@ -346,16 +411,12 @@ impl SimEngine {
         if ended.cancelled {
             world.show_all();
         }
-        if let (Action::Start(id, _), Err(_)) = (&ended.action, &ended.result)
-            && let Some(container) = world.containers.get_mut(id)
-        {
-            container.leftover = true;
-        }
-        if let (Action::Run(_) | Action::Start(..), Ok(Answer::Id(id))) =
-            (&ended.action, &ended.result)
-            && let Some(container) = world.containers.get_mut(id)
-        {
-            container.leftover = false;
+        match (&ended.action, &ended.result) {
+            (Action::Start(id, _), Err(_)) => world.set_leftover(id, true),
+            (Action::Run(_) | Action::Start(..), Ok(Answer::Id(id))) => {
+                world.set_leftover(id, false);
+            }
+            _ => {}
         }
         Some(ended.result)
     }
@@ -381,38 +442,42 @@ impl SimEngine {
         self.world().records.get(instance).cloned()
     }
 
-    /// Ends a child process within two seconds. Its effect may still happen.
+    /// Ends a call within two seconds. It may still act.
     pub(crate) fn cancel(&self, call: u64) {
         let mut world = self.world();
         let late = world.random.u64(0..2_000);
         let acts = world.random.u8(0..3);
         let now = world.clock.now();
-        if let Some(call) = world.calls.get_mut(&call).filter(|call| !call.cancelled) {
-            call.cancelled = true;
-            call.ends_at = call.ends_at.min(now + Duration::from_millis(late));
-            call.result = Err(RuntimeError::Cancelled);
-            match acts {
-                0 => call.acts_at = None,
-                1 => call.plan = Plan::HalfDone,
-                _ => {}
-            }
-            call.acts_at = call.acts_at.filter(|at| *at <= call.ends_at);
+        let Some(call) = world.calls.get_mut(&call) else {
+            return;
+        };
+        if call.cancelled {
+            return;
         }
+        call.cancelled = true;
+        call.ends_at = call.ends_at.min(now + Duration::from_millis(late));
+        call.result = Err(RuntimeError::Cancelled);
+        match acts {
+            0 => call.acts_at = None,
+            1 => call.plan = Plan::HalfDone,
+            _ => {}
+        }
+        let ends_at = call.ends_at;
+        call.acts_at.take_if(|at| *at > ends_at);
     }
 
     /// Watches a process. The end of one that has ended already is reported at once.
     pub(crate) fn watch_exit(&self, caller: &Caller, key: u64, pid: u32) -> WatchGuard {
+        let watch = ExitWatch {
+            caller: caller.clone(),
+            key,
+            pid,
+        };
         let mut world = self.world();
-        let runs =
-            |container: &Container| container.pid == pid && container.phase() == Phase::Running;
-        if world.containers.values().any(runs) {
-            world.watches.push(ExitWatch {
-                caller: caller.clone(),
-                key,
-                pid,
-            });
+        if world.runs(pid) {
+            world.watches.push(watch);
         } else {
-            world.ended.push((caller.clone(), key));
+            world.ended.push(watch);
         }
         drop(world);
         WatchGuard {
@@ -424,45 +489,35 @@ impl SimEngine {
 
     /// Whether [`Self::take_exits`] has something.
     pub(crate) fn has_exits(&self, caller: &Caller) -> bool {
-        self.world()
-            .ended
-            .iter()
-            .any(|(for_whom, _)| for_whom == caller)
+        let world = self.world();
+        let mut ended = world.ended.iter();
+        ended.any(|watch| watch.caller == *caller)
     }
 
-    /// Keys of watched processes that have ended.
+    /// Takes the keys of watched processes that have ended.
     pub(crate) fn take_exits(&self, caller: &Caller) -> Vec<u64> {
         let mut world = self.world();
-        world
-            .ended
-            .extract_if(.., |(for_whom, _)| for_whom == caller)
-            .map(|(_, key)| key)
-            .collect()
+        let mut keys = Vec::new();
+        for watch in world.ended.extract_if(.., |watch| watch.caller == *caller) {
+            keys.push(watch.key);
+        }
+        keys
     }
 
     // ----------------------------------------------------------------- checks
 
-    /// What a check of a workload by one life of an agent comes to.
+    /// The outcome of a check of a workload by one life of an agent.
     pub(crate) fn check(&self, life: u64, order: &ProbeOrder) -> Outcome {
         let mut world = self.world();
-        let now = world.clock.now();
-        let faults = world.faults.checks_fail;
         let holds = match order.purpose {
-            Purpose::Gone => world
-                .lingers
-                .get(&order.instance)
-                .is_some_and(|until| *until > now),
+            Purpose::Gone => world.still_responds(&order.instance),
             Purpose::Ready | Purpose::Alive if order.check.to_string().contains("never") => false,
             Purpose::Ready => {
-                let up = world
-                    .containers
-                    .values()
-                    .any(|found| found.answers(&order.instance, now));
-                let holds = up && !world.happens(faults);
+                let holds = world.answers(&order.instance) && !world.draw_check_failure();
                 world.ready.note(life, order, holds);
                 holds
             }
-            Purpose::Alive => !world.happens(faults),
+            Purpose::Alive => !world.draw_check_failure(),
         };
         if holds {
             Outcome::Holds
@@ -471,8 +526,8 @@ impl SimEngine {
         }
     }
 
-    /// Whether that life of the agent has found the instance ready since it was started last, as
-    /// often in a row as its block wants.
+    /// Whether that life of the agent has found the instance ready since its last start, as often in
+    /// a row as its block demands.
     pub(crate) fn is_ready(&self, life: u64, instance: &InstanceName) -> bool {
         self.world().ready.is_ready(life, instance)
     }
@@ -482,7 +537,7 @@ impl SimEngine {
         !self.world().missing.contains(path)
     }
 
-    /// A path comes or goes.
+    /// Creates a path of the node, or removes it.
     pub(crate) fn toggle(&self, path: &str) {
         let mut world = self.world();
         world.trace.line(|| format!("engine: {path} comes or goes"));
@@ -493,14 +548,14 @@ impl SimEngine {
 
     // -------------------------------------------------------- agents and nodes
 
-    /// The agent was killed: calls that change something go on.
+    /// The agent was killed. Its calls that change something continue.
     pub(crate) fn orphan(&self, life: u64) {
         let mut world = self.world();
         world
             .calls
             .retain(|_, call| call.caller.life != life || call.action.changes_something());
         world.watches.retain(|watch| watch.caller.life != life);
-        world.ended.retain(|(caller, _)| caller.life != life);
+        world.ended.retain(|watch| watch.caller.life != life);
     }
 
     /// How many calls of earlier lives still run.
@@ -510,15 +565,12 @@ impl SimEngine {
 
     /// Ends calls of earlier lives.
     pub(crate) fn end_orphans(&self, life: u64, by_force: bool) {
-        let numbers: Vec<u64> = {
-            let world = self.world();
-            world
-                .calls
-                .iter()
-                .filter(|(_, call)| call.caller.life < life)
-                .map(|(number, _)| *number)
-                .collect()
-        };
+        let mut numbers = Vec::new();
+        for (number, call) in &self.world().calls {
+            if call.caller.life < life {
+                numbers.push(*number);
+            }
+        }
         for number in numbers {
             if by_force || self.world().random.bool() {
                 self.cancel(number);
@@ -530,7 +582,9 @@ impl SimEngine {
     pub(crate) fn reboot(&self) {
         let mut world = self.world();
         let now = world.clock.now();
-        (world.calls, world.watches, world.ended) = (BTreeMap::new(), Vec::new(), Vec::new());
+        world.calls.clear();
+        world.watches.clear();
+        world.ended.clear();
         world.boots += 1;
         if world.boots.is_multiple_of(2) {
             world.records.clear(); // They were kept in memory.
@@ -544,23 +598,25 @@ impl SimEngine {
                     code: 255,
                     shown_from: now,
                 };
-                container.vanishes_at = container.removes_itself.then_some(now);
+                container.vanishes_at = None;
+                if container.removes_itself {
+                    container.vanishes_at = Some(now);
+                }
             }
         }
     }
 
     // ---------------------------------------------------------- from outside
 
-    /// A process ends by itself, if there is one; also the one that an initialised container has.
+    /// Ends a process, if there is one; an initialised container has one as well.
     pub(crate) fn crash_one(&self) {
         let mut world = self.world();
-        let has_process = |container: &Container| {
+        let running = world.ids(|container| {
             matches!(
                 container.doing,
                 Doing::Running { .. } | Doing::Created { initialised: true }
             )
-        };
-        let running: Vec<ContainerId> = world.ids(has_process);
+        });
         if running.is_empty() {
             return;
         }
@@ -579,12 +635,10 @@ impl SimEngine {
         let id = ids[world.random.usize(..ids.len())].clone();
         world.end(&id, 137);
         if let Some(container) = world.containers.remove(&id) {
-            world.trace.line(|| {
-                format!(
-                    "engine: '{}' is removed by hand",
-                    container.instance.short()
-                )
-            });
+            let short = container.instance.short();
+            world
+                .trace
+                .line(|| format!("engine: '{short}' is removed by hand"));
             world.removed_by_hand.insert(container.instance);
         }
     }
@@ -616,43 +670,39 @@ impl SimEngine {
     /// The container of an instance.
     #[cfg(test)]
     pub(crate) fn id_of(&self, instance: &InstanceName) -> Option<ContainerId> {
-        let world = self.world();
-        let mut found = world
-            .containers
-            .iter()
-            .filter(|(_, container)| container.instance == *instance);
-        found.next().map(|(id, _)| id.clone())
+        let ids = self
+            .world()
+            .ids(|container| container.instance == *instance);
+        ids.into_iter().next()
     }
 
     pub(crate) fn is_removed_by_hand(&self, instance: &InstanceName) -> bool {
         self.world().removed_by_hand.contains(instance)
     }
 
+    /// How many calls that change something are under way.
     pub(crate) fn calls(&self) -> usize {
         let world = self.world();
-        world
-            .calls
-            .values()
-            .filter(|call| call.action.changes_something())
-            .count()
+        let calls = world.calls.values();
+        calls.filter(|call| call.action.changes_something()).count()
     }
 
     pub(crate) fn take_violations(&self) -> Vec<String> {
         std::mem::take(&mut self.world().violations)
     }
 
-    /// Creates and starts that have begun, with the life of their agent.
-    pub(crate) fn take_started(&self) -> Vec<(u64, InstanceName, Arc<Workload>)> {
+    /// Takes the creates and starts that have begun.
+    pub(crate) fn take_started(&self) -> Vec<BegunStart> {
         std::mem::take(&mut self.world().started)
     }
 
-    /// Prepared containers that fit, and whose removal began since the last call.
+    /// Takes the prepared containers that could be started, and whose removal has begun.
     pub(crate) fn take_discarded(&self) -> Vec<Discarded> {
         std::mem::take(&mut self.world().discarded)
     }
 
-    /// Running containers whose stop began, with its caller.
-    pub(crate) fn take_stopped(&self) -> Vec<(Caller, InstanceName)> {
+    /// Takes the stops of running containers that have begun.
+    pub(crate) fn take_stopped(&self) -> Vec<BegunStop> {
         std::mem::take(&mut self.world().stopped)
     }
 }
@@ -662,14 +712,50 @@ fn failed(text: &str) -> RuntimeError {
 }
 
 impl World {
+    /// The ids of the containers that are `wanted`.
     fn ids(&self, wanted: impl Fn(&Container) -> bool) -> Vec<ContainerId> {
-        self.containers
-            .iter()
-            .filter(|(_, container)| wanted(container))
-            .map(|(id, _)| id.clone())
-            .collect()
+        let mut ids = Vec::new();
+        for (id, container) in &self.containers {
+            if wanted(container) {
+                ids.push(id.clone());
+            }
+        }
+        ids
     }
 
+    /// Whether a running container has this process.
+    fn runs(&self, pid: u32) -> bool {
+        let mut containers = self.containers.values();
+        containers.any(|container| container.pid == pid && container.phase() == Phase::Running)
+    }
+
+    /// Whether a container responds to checks of the instance.
+    fn answers(&self, instance: &InstanceName) -> bool {
+        let now = self.clock.now();
+        let mut containers = self.containers.values();
+        containers.any(|container| container.answers(instance, now))
+    }
+
+    /// Whether a removed workload still responds.
+    fn still_responds(&self, instance: &InstanceName) -> bool {
+        match self.lingers.get(instance) {
+            Some(until) => *until > self.clock.now(),
+            None => false,
+        }
+    }
+
+    fn set_leftover(&mut self, id: &ContainerId, leftover: bool) {
+        if let Some(container) = self.containers.get_mut(id) {
+            container.leftover = leftover;
+        }
+    }
+
+    /// Draws whether a check fails.
+    fn draw_check_failure(&mut self) -> bool {
+        self.happens(self.faults.checks_fail)
+    }
+
+    /// Draws whether something happens.
     fn happens(&mut self, percent: u32) -> bool {
         percent > 0 && self.random.u32(0..100) < percent
     }
@@ -678,127 +764,34 @@ impl World {
         Duration::from_millis(self.random.u64(range))
     }
 
+    /// Draws a time from one of these ranges, in milliseconds: `hanging` with this probability.
+    fn draw_time(
+        &mut self,
+        percent: u32,
+        usual: std::ops::Range<u64>,
+        hanging: std::ops::Range<u64>,
+    ) -> Duration {
+        if self.happens(percent) {
+            self.millis(hanging)
+        } else {
+            self.millis(usual)
+        }
+    }
+
     fn begin(&mut self, caller: Caller, action: Action, limit: Option<Duration>) -> u64 {
+        self.note_begin(&caller, &action);
+        let CallCourse { plan, takes, limit } = self.draw_course(&action, limit);
         let now = self.clock.now();
-        let faults = self.faults;
-        let (plan, takes, limit) = match &action {
-            Action::Run(new) | Action::Start(_, new) => {
-                self.check_start(&caller, &action, new);
-                self.check_relevance(new);
-                self.started
-                    .push((caller.life, new.instance.clone(), new.workload.clone()));
-                match &action {
-                    Action::Start(id, _) => self.begin_start(id),
-                    // What a preparation has left of the instance is the control loop's from now
-                    // on.
-                    _ => self
-                        .containers
-                        .values_mut()
-                        .filter(|it| it.instance == new.instance)
-                        .for_each(|it| it.prepared = false),
-                }
-                let half_done =
-                    matches!(action, Action::Run(_)) && self.happens(faults.start_half_done);
-                let plan = if half_done {
-                    Plan::HalfDone
-                } else {
-                    self.works_unless(faults.start_fails)
-                };
-                let hangs = self.happens(faults.start_hangs);
-                (
-                    plan,
-                    if hangs {
-                        self.millis(3_000..120_000)
-                    } else {
-                        self.millis(20..3_000)
-                    },
-                    limit,
-                )
-            }
-            Action::Image(_) => {
-                let hangs = self.happens(faults.start_hangs);
-                let takes = if hangs {
-                    self.millis(3_000..120_000)
-                } else {
-                    self.millis(20..1_000)
-                };
-                (self.works_unless(faults.start_fails), takes, limit)
-            }
-            Action::Create(new) | Action::Init(_, new) => {
-                self.check_preparation(&caller, &action, new);
-                self.check_relevance(new);
-                let half_done =
-                    matches!(action, Action::Create(_)) && self.happens(faults.start_half_done);
-                let plan = if half_done {
-                    Plan::HalfDone
-                } else {
-                    self.works_unless(faults.start_fails)
-                };
-                let hangs = self.happens(faults.start_hangs);
-                (
-                    plan,
-                    if hangs {
-                        self.millis(3_000..120_000)
-                    } else {
-                        self.millis(20..1_000)
-                    },
-                    limit,
-                )
-            }
-            Action::Stop(id) => {
-                self.note_discarded(id);
-                let denied =
-                    |found: &Container| found.denied_until.is_some_and(|until| now < until);
-                let runs = |found: &&Container| {
-                    found.phase() == Phase::Running && !found.leftover && !denied(found)
-                };
-                let stopped = self
-                    .containers
-                    .get(id)
-                    .filter(runs)
-                    .map(|found| (caller.clone(), found.instance.clone()));
-                self.stopped.extend(stopped);
-                let hangs = self.happens(faults.stop_hangs);
-                let takes = if hangs {
-                    self.millis(10_000..60_000)
-                } else {
-                    self.millis(10..2_000)
-                };
-                (
-                    self.works_unless(faults.delete_fails),
-                    takes,
-                    Some(STOP_GRACE * 2),
-                )
-            }
-            Action::Remove(_) => (
-                self.works_unless(faults.delete_fails),
-                self.millis(10..500),
-                Some(Duration::from_secs(30)),
-            ),
-            Action::List => {
-                self.asked.entry(caller.life).or_insert(now);
-                let hangs = self.happens(faults.list_hangs);
-                let takes = if hangs {
-                    self.millis(5_000..60_000)
-                } else {
-                    self.millis(5..200)
-                };
-                (
-                    self.works_unless(faults.list_fails),
-                    takes,
-                    Some(LISTING_MAX),
-                )
-            }
-        };
-        let acts_at = now + takes.mul_f64(self.random.f64());
-        let (ends_at, result) = match limit.filter(|limit| *limit < takes) {
-            Some(limit) => (
-                now + limit,
-                Err(RuntimeError::TimedOut("it took too long".into())),
-            ),
-            None => (now + takes, Ok(Answer::Done)),
-        };
-        let acts_at = Some(acts_at).filter(|at| *at <= ends_at);
+        let mut acts_at = Some(now + takes.mul_f64(self.random.f64()));
+        let mut ends_at = now + takes;
+        let mut result = Ok(Answer::Done);
+        if let Some(limit) = limit
+            && limit < takes
+        {
+            ends_at = now + limit;
+            result = Err(RuntimeError::TimedOut("it took too long".into()));
+        }
+        acts_at.take_if(|at| *at > ends_at);
         self.called += 1;
         let call = Call {
             caller,
@@ -813,6 +806,117 @@ impl World {
         self.called
     }
 
+    /// Checks a call that begins, and notes it for the expectations.
+    fn note_begin(&mut self, caller: &Caller, action: &Action) {
+        match action {
+            Action::Run(new) => {
+                self.note_start(caller, action, new);
+                // Containers of the instance count as left by this start, not by a preparation.
+                for container in self.containers.values_mut() {
+                    if container.instance == new.instance {
+                        container.prepared = false;
+                    }
+                }
+            }
+            Action::Start(id, new) => {
+                self.note_start(caller, action, new);
+                self.begin_start(id);
+            }
+            Action::Create(new) | Action::Init(_, new) => {
+                self.check_preparation(caller, action, new);
+                self.check_relevance(new);
+            }
+            Action::Stop(id) => {
+                self.note_discarded(id);
+                self.note_stop(caller, id);
+            }
+            Action::List => {
+                let now = self.clock.now();
+                self.asked.entry(caller.life).or_insert(now);
+            }
+            Action::Image(_) | Action::Remove(_) => {}
+        }
+    }
+
+    fn note_start(&mut self, caller: &Caller, action: &Action, new: &NewContainer) {
+        self.check_start(caller, action, new);
+        self.check_relevance(new);
+        self.started.push(BegunStart {
+            life: caller.life,
+            instance: new.instance.clone(),
+            workload: new.workload.clone(),
+        });
+    }
+
+    /// Notes the stop of a container that runs, as its agent knows.
+    fn note_stop(&mut self, caller: &Caller, id: &ContainerId) {
+        let Some(container) = self.containers.get(id) else {
+            return;
+        };
+        let runs = container.phase() == Phase::Running;
+        if runs && !container.leftover && !container.is_denied(self.clock.now()) {
+            self.stopped.push(BegunStop {
+                caller: caller.clone(),
+                instance: container.instance.clone(),
+            });
+        }
+    }
+
+    /// Draws how a call goes. The order of the draws stays, so that seeds do the same as before.
+    fn draw_course(&mut self, action: &Action, limit: Option<Duration>) -> CallCourse {
+        let faults = self.faults;
+        match action {
+            Action::Run(_) | Action::Start(..) => {
+                let plan = self.draw_plan(matches!(action, Action::Run(_)));
+                let takes = self.draw_time(faults.start_hangs, 20..3_000, 3_000..120_000);
+                CallCourse { plan, takes, limit }
+            }
+            Action::Image(_) => {
+                let takes = self.draw_time(faults.start_hangs, 20..1_000, 3_000..120_000);
+                let plan = self.works_unless(faults.start_fails);
+                CallCourse { plan, takes, limit }
+            }
+            Action::Create(_) | Action::Init(..) => {
+                let plan = self.draw_plan(matches!(action, Action::Create(_)));
+                let takes = self.draw_time(faults.start_hangs, 20..1_000, 3_000..120_000);
+                CallCourse { plan, takes, limit }
+            }
+            Action::Stop(_) => {
+                let takes = self.draw_time(faults.stop_hangs, 10..2_000, 10_000..60_000);
+                CallCourse {
+                    plan: self.works_unless(faults.delete_fails),
+                    takes,
+                    limit: Some(STOP_GRACE * 2),
+                }
+            }
+            Action::Remove(_) => {
+                let plan = self.works_unless(faults.delete_fails);
+                CallCourse {
+                    plan,
+                    takes: self.millis(10..500),
+                    limit: Some(Duration::from_secs(30)),
+                }
+            }
+            Action::List => {
+                let takes = self.draw_time(faults.list_hangs, 5..200, 5_000..60_000);
+                CallCourse {
+                    plan: self.works_unless(faults.list_fails),
+                    takes,
+                    limit: Some(LISTING_MAX),
+                }
+            }
+        }
+    }
+
+    /// Draws whether a create or start works. Only one that makes a container can stop in the
+    /// middle.
+    fn draw_plan(&mut self, makes_container: bool) -> Plan {
+        if makes_container && self.happens(self.faults.start_half_done) {
+            return Plan::HalfDone;
+        }
+        self.works_unless(self.faults.start_fails)
+    }
+
     fn works_unless(&mut self, percent: u32) -> Plan {
         if self.happens(percent) {
             Plan::Fails
@@ -822,60 +926,63 @@ impl World {
     }
 
     fn due(&self) -> Option<Instant> {
-        let acts = self.calls.values().filter_map(|call| call.acts_at);
-        let ends = self
-            .containers
-            .values()
-            .filter_map(|container| match container.doing {
-                Doing::Running {
-                    until: Some((at, _)),
-                    ..
-                } => Some(at),
-                _ => None,
-            });
-        let vanish = self
-            .containers
-            .values()
-            .filter_map(|container| container.vanishes_at);
-        acts.chain(ends).chain(vanish).min()
+        let mut due = None;
+        for call in self.calls.values() {
+            due = earlier(due, call.acts_at);
+        }
+        for container in self.containers.values() {
+            due = earlier(due, container.planned_end().map(|end| end.at));
+            due = earlier(due, container.vanishes_at);
+        }
+        due
     }
 
+    /// Does all due acts, in their order.
     fn take_due(&mut self) {
-        while let Some(at) = self.due().filter(|at| *at <= self.clock.now()) {
-            let call = self
-                .calls
-                .iter()
-                .find(|(_, call)| call.acts_at == Some(at))
-                .map(|(number, _)| *number);
-            if let Some(number) = call {
-                self.act(number);
-                continue;
+        while let Some(at) = self.due() {
+            if at > self.clock.now() {
+                return;
             }
-            let ends = |container: &Container| match container.doing {
-                Doing::Running {
-                    until: Some((until, code)),
-                    ..
-                } if until == at => Some(code),
-                _ => None,
-            };
-            let found = self
-                .containers
-                .iter()
-                .find_map(|(id, container)| Some((id.clone(), ends(container)?)));
-            match found {
-                Some((id, code)) => self.end(&id, code),
-                None if self.take_vanished(at) => {}
-                None => return,
+            let has_acted = self.take_act(at) || self.take_end(at) || self.take_vanished(at);
+            if !has_acted {
+                return;
             }
         }
     }
 
-    /// A listing may miss what a call is just creating, but not what a dead one has created.
+    /// Lets a call act whose time has come. Returns whether there was one.
+    fn take_act(&mut self, at: Instant) -> bool {
+        for (number, call) in &self.calls {
+            if call.acts_at == Some(at) {
+                let number = *number;
+                self.act(number);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Ends a program whose time has come. Returns whether there was one.
+    fn take_end(&mut self, at: Instant) -> bool {
+        for (id, container) in &self.containers {
+            if let Some(end) = container.planned_end()
+                && end.at == at
+            {
+                let id = id.clone();
+                self.end(&id, end.code);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Lets listings show all containers. A listing may miss what a call is just creating, but not
+    /// what a call has created that was ended.
     fn show_all(&mut self) {
         let now = self.clock.now();
-        self.containers
-            .values_mut()
-            .for_each(|container| container.listed_from = container.listed_from.min(now));
+        for container in self.containers.values_mut() {
+            container.listed_from = container.listed_from.min(now);
+        }
     }
 
     /// Forgets ended calls of earlier lives. Returns how many still run.
@@ -888,10 +995,8 @@ impl World {
         if self.calls.len() < before {
             self.show_all();
         }
-        self.calls
-            .values()
-            .filter(|call| call.caller.life < life)
-            .count()
+        let calls = self.calls.values();
+        calls.filter(|call| call.caller.life < life).count()
     }
 
     // ------------------------------------------------------------------- acts
@@ -901,52 +1006,53 @@ impl World {
             return;
         };
         call.acts_at = None;
-        let (caller, action, plan) = (call.caller.clone(), call.action.clone(), call.plan);
-        let answer = match (&action, plan) {
-            (Action::Start(id, new), Plan::Fails) => self.start(&caller, id, new, true),
+        let caller = call.caller.clone();
+        let action = call.action.clone();
+        let plan = call.plan;
+        let answer = self.do_action(&caller, &action, plan);
+        if action.changes_something() {
+            self.trace.line(|| {
+                let result = match &answer {
+                    Ok(Answer::Id(id)) => short_id(id).to_owned(),
+                    Ok(_) => "done".to_owned(),
+                    Err(error) => error.to_string(),
+                };
+                let what = action.describe();
+                format!("engine: {what} of life {}: {result}", caller.life)
+            });
+        }
+        // One that takes too long or is cancelled fails anyway.
+        if let Some(call) = self.calls.get_mut(&number)
+            && call.result.is_ok()
+        {
+            call.result = answer;
+        }
+    }
+
+    fn do_action(
+        &mut self,
+        caller: &Caller,
+        action: &Action,
+        plan: Plan,
+    ) -> Result<Answer, RuntimeError> {
+        let is_half_done = plan == Plan::HalfDone;
+        match (action, plan) {
+            // It may have changed the container.
+            (Action::Start(id, new), _) => self.start(caller, id, new, plan != Plan::Works),
             (_, Plan::Fails) => Err(failed("the engine says no")),
-            (Action::Run(new), plan) => self.run(&caller, new, plan == Plan::HalfDone),
-            (Action::Start(id, new), plan) => self.start(&caller, id, new, plan == Plan::HalfDone),
+            (Action::Run(new), _) => self.run(caller, new, is_half_done),
             (Action::Image(_), _) => Ok(Answer::Done),
-            (Action::Create(new), plan) => self.create(&caller, new, plan == Plan::HalfDone),
+            (Action::Create(new), _) => self.create(caller, new, is_half_done),
             (Action::Init(id, _), _) => self.init(id),
             (Action::Stop(id), _) => {
                 self.end(id, 137);
-                self.containers
-                    .get_mut(id)
-                    .into_iter()
-                    .for_each(|it| it.stopped_by = Some(caller.life));
+                if let Some(container) = self.containers.get_mut(id) {
+                    container.stopped_by = Some(caller.life);
+                }
                 Ok(Answer::Done)
             }
             (Action::Remove(id), _) => self.remove(id),
             (Action::List, _) => Ok(Answer::Listed(self.list(&caller.runtime))),
-        };
-        if !matches!(action, Action::List) {
-            self.trace.line(|| {
-                let what = match &action {
-                    Action::Run(new) => format!("run {}", new.instance.short()),
-                    Action::Start(_, new) => format!("start {}", new.instance.short()),
-                    Action::Image(workload) => format!("image of {workload}"),
-                    Action::Create(new) => format!("create {}", new.instance.short()),
-                    Action::Init(_, new) => format!("init {}", new.instance.short()),
-                    Action::Stop(id) => format!("stop {}", id.0.trim_start_matches('0')),
-                    Action::Remove(id) => format!("remove {}", id.0.trim_start_matches('0')),
-                    Action::List => "list".to_owned(),
-                };
-                let said = match &answer {
-                    Ok(Answer::Id(id)) => id.0.trim_start_matches('0').to_string(),
-                    Ok(_) => "done".to_owned(),
-                    Err(error) => error.to_string(),
-                };
-                format!("engine: {what} of life {}: {said}", caller.life)
-            });
-        }
-        if let Some(call) = self
-            .calls
-            .get_mut(&number)
-            .filter(|call| call.result.is_ok())
-        {
-            call.result = answer;
         }
     }
 
@@ -954,56 +1060,67 @@ impl World {
         let mut listed = self.list_truly(runtime);
         for container in &mut listed {
             if self.happens(self.faults.list_lies) {
-                let ended = self
-                    .containers
-                    .get(&container.id)
-                    .map(|container| container.exited(1));
-                let lies = [
-                    ExecutionState::plain(Phase::Running),
-                    ended.unwrap_or_else(|| ExecutionState::exited(1)),
-                    ExecutionState::with_info(Phase::FailedUnknown, "?"),
-                ];
-                container.state = lies[self.random.usize(..lies.len())].clone();
-                if container.state.phase != Phase::Running {
-                    container.processes.clear();
-                    let until = self.clock.now() + BELIEVED;
-                    self.containers
-                        .get_mut(&container.id)
-                        .into_iter()
-                        .for_each(|denied| denied.denied_until = Some(until));
-                }
+                self.lie_about(container);
             }
         }
         listed
     }
 
+    /// Replaces the listed state of a container by another one.
+    fn lie_about(&mut self, listed: &mut ListedContainer) {
+        let ended = match self.containers.get(&listed.id) {
+            Some(container) => container.exited(1),
+            None => ExecutionState::exited(1),
+        };
+        let lies = [
+            ExecutionState::plain(Phase::Running),
+            ended,
+            ExecutionState::with_info(Phase::FailedUnknown, "?"),
+        ];
+        listed.state = lies[self.random.usize(..lies.len())].clone();
+        if listed.state.phase == Phase::Running {
+            return;
+        }
+        listed.processes.clear();
+        let until = self.clock.now() + BELIEVED;
+        if let Some(container) = self.containers.get_mut(&listed.id) {
+            container.denied_until = Some(until);
+        }
+    }
+
     fn list_truly(&self, runtime: &Name) -> Vec<ListedContainer> {
         let now = self.clock.now();
-        let shown = self
-            .containers
-            .iter()
-            .filter(|(_, found)| found.runtime == *runtime && found.listed_from <= now);
-        shown
-            .map(|(id, container)| {
-                let state = container.shown(now);
-                let process = MainProcess {
+        let mut listed = Vec::new();
+        for (id, container) in &self.containers {
+            if container.runtime != *runtime || container.listed_from > now {
+                continue;
+            }
+            let state = container.shown(now);
+            let mut processes = Vec::new();
+            if state.phase == Phase::Running {
+                processes.push(MainProcess {
                     container: id.clone(),
                     pid: container.pid,
-                };
-                ListedContainer {
-                    id: id.clone(),
-                    instance: container.instance.clone(),
-                    processes: if state.phase == Phase::Running {
-                        vec![process]
-                    } else {
-                        Vec::new()
-                    },
-                    state,
-                    ended_at: None,
-                    in_pod: false,
-                    pods: None,
-                }
-            })
-            .collect()
+                });
+            }
+            listed.push(ListedContainer {
+                id: id.clone(),
+                instance: container.instance.clone(),
+                processes,
+                state,
+                ended_at: None,
+                in_pod: false,
+                pods: None,
+            });
+        }
+        listed
+    }
+}
+
+/// The earlier of two times.
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (at, None) | (None, at) => at,
     }
 }

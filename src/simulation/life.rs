@@ -42,10 +42,10 @@ use std::time::{Duration, Instant};
 /// The runtimes of each node.
 pub(crate) const RUNTIMES: [&str; 2] = ["podman", "containerd"];
 
-/// How much control loops and calls do between two targets, at most.
+/// Most steps of control loops and calls between two targets.
 const STEPS_MEANWHILE: usize = 6;
 
-/// Control loops and engine calls that wait until they are stepped.
+/// Control loops and engine calls. Each waits until it is stepped.
 pub(crate) struct Tasks {
     tasks: Vec<Task>,
     /// Control loops that the scheduler has started since, with their workloads.
@@ -77,6 +77,7 @@ impl Tasks {
         ready
     }
 
+    /// When a task can continue without an event.
     fn due(&mut self) -> Option<Instant> {
         self.all().iter().filter_map(Task::due).min()
     }
@@ -92,7 +93,7 @@ impl Tasks {
     }
 }
 
-/// A state checker's view of its engine.
+/// The system of a state checker.
 struct SimEnv {
     engine: SimEngine,
     caller: Caller,
@@ -117,6 +118,7 @@ impl SystemEnv for SimEnv {
     }
 }
 
+/// A state checker with its listing under way.
 struct SimChecker {
     checker: StateChecker<SimEnv, ManualClock>,
     commands: Receiver<WatchCommand>,
@@ -126,6 +128,35 @@ struct SimChecker {
 }
 
 impl SimChecker {
+    fn new(
+        runtime: &'static str,
+        caller: &Caller,
+        engine: &SimEngine,
+        clock: &ManualClock,
+        pidfds: bool,
+        commands: Receiver<WatchCommand>,
+    ) -> Self {
+        let listing = Rc::new(Cell::new(None));
+        let env = SimEnv {
+            engine: engine.clone(),
+            caller: caller.clone(),
+            listing: listing.clone(),
+            pidfds,
+        };
+        let settings = CheckerSettings {
+            runtime,
+            unknown_info: "?",
+            repair_interval: REPAIR_INTERVAL,
+        };
+        Self {
+            checker: StateChecker::new(env, clock.clone(), settings),
+            commands,
+            listing,
+            engine: engine.clone(),
+            caller: caller.clone(),
+        }
+    }
+
     fn due(&self) -> Option<Instant> {
         let mut due = Vec::new();
         due.extend(self.checker.next_listing_at());
@@ -150,11 +181,11 @@ impl SimChecker {
             && let Some(result) = self.engine.take_result(call)
         {
             self.listing.set(None);
-            let listed = result.map(|answer| match answer {
-                Answer::Listed(listed) => listed,
-                other => panic!("a listing answers {other:?}"),
-            });
-            self.checker.on_listed(listed);
+            match result {
+                Ok(Answer::Listed(listed)) => self.checker.on_listed(Ok(listed)),
+                Ok(other) => panic!("the result of a listing is {other:?}"),
+                Err(error) => self.checker.on_listed(Err(error)),
+            }
         }
         for command in self.commands.try_iter() {
             self.checker.on_command(command);
@@ -166,6 +197,7 @@ impl SimChecker {
     }
 }
 
+/// The calls of earlier lives.
 struct Orphans {
     engine: SimEngine,
     life: u64,
@@ -181,6 +213,15 @@ impl EarlierCalls for Orphans {
     }
 }
 
+/// How starts are prepared.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PrepareOptions {
+    /// How far.
+    pub level: PrepareLevel,
+    /// How many containers may be initialised at the same time.
+    pub initialised_max: usize,
+}
+
 /// How an agent is configured.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LifeOptions {
@@ -188,8 +229,7 @@ pub(crate) struct LifeOptions {
     pub create_timeout: Option<Duration>,
     pub pidfds: bool,
     pub seed: u64,
-    /// How far starts are prepared, and how many containers may be initialised.
-    pub prepare: (PrepareLevel, usize),
+    pub prepare: PrepareOptions,
     /// Counts the boots of the node.
     pub boot: u64,
 }
@@ -201,6 +241,24 @@ pub(crate) enum Part {
     Loop(usize),
     Checker(usize),
     Probes,
+}
+
+/// Returns a function that makes connectors for this caller.
+fn connect_to(
+    engine: &SimEngine,
+    caller: &Caller,
+    clock: &ManualClock,
+) -> Box<dyn Fn() -> Connector + Send + Sync> {
+    let engine = engine.clone();
+    let caller = caller.clone();
+    let clock = clock.clone();
+    Box::new(move || {
+        Box::new(SimConnector {
+            engine: engine.clone(),
+            caller: caller.clone(),
+            clock: clock.clone(),
+        })
+    })
 }
 
 /// A running agent.
@@ -215,9 +273,9 @@ pub(crate) struct Life {
     /// Statuses sent while the scheduler handled an event.
     events_meanwhile: Rc<RefCell<Vec<SchedulerEvent>>>,
     pub uplink: UplinkReader,
-    /// Where answers of the server go.
+    /// Takes the responses of the server for workloads.
     pub control: ControlHub,
-    /// Where the control interface puts what workloads ask.
+    /// Takes the requests of workloads.
     pub requests: UplinkOutbox,
     clock: ManualClock,
     checkers: Vec<SimChecker>,
@@ -237,49 +295,23 @@ impl Life {
         let (inbox, events) = bounded(STEPPED_INBOX);
         let (reports, events_out) = bounded(STEPPED_INBOX);
         let (outbox, uplink) = uplink_outbox();
-        let (mut engines, mut checkers) = (Engines::new(), Vec::new());
+        let mut engines = Engines::new();
+        let mut checkers = Vec::new();
         for runtime in RUNTIMES {
-            let (watch, commands) = bounded(STEPPED_INBOX);
             let caller = Caller {
                 life: number,
                 runtime: runtime.into(),
             };
-            let listing = Rc::new(Cell::new(None));
-            let env = SimEnv {
-                engine: engine.clone(),
-                caller: caller.clone(),
-                listing: listing.clone(),
-                pidfds: options.pidfds,
+            let (watch, commands) = bounded(STEPPED_INBOX);
+            let has_pidfds = options.pidfds;
+            checkers.push(SimChecker::new(
+                runtime, &caller, engine, clock, has_pidfds, commands,
+            ));
+            let source = EngineSource {
+                connect: connect_to(engine, &caller, clock),
+                watch,
             };
-            let settings = CheckerSettings {
-                runtime,
-                unknown_info: "?",
-                repair_interval: REPAIR_INTERVAL,
-            };
-            let checker = StateChecker::new(env, clock.clone(), settings);
-            checkers.push(SimChecker {
-                checker,
-                commands,
-                listing,
-                engine: engine.clone(),
-                caller: caller.clone(),
-            });
-            let (engine, clock) = (engine.clone(), clock.clone());
-            let connect = move || {
-                let (engine, caller, clock) = (engine.clone(), caller.clone(), clock.clone());
-                Box::new(SimConnector {
-                    engine,
-                    caller,
-                    clock,
-                }) as Connector
-            };
-            engines.insert(
-                runtime.into(),
-                EngineSource {
-                    connect: Box::new(connect),
-                    watch,
-                },
-            );
+            engines.insert(runtime.into(), source);
         }
         let control = ControlHub::new(outbox.clone(), CONTROL_MESSAGE_MAX).expect("a descriptor");
         let for_checks = engine.clone();
@@ -288,12 +320,19 @@ impl Life {
             Box::new(move |order| for_checks.check(number, order)),
         );
         let (start, calls) = unbounded();
-        let (level, max) = options.prepare;
+        let PrepareOptions {
+            level,
+            initialised_max,
+        } = options.prepare;
         let context = LoopContext {
             clock: clock.clone(),
             engines: Arc::new(engines),
             reports,
-            slots: StartSlots::new(options.parallel_starts, options.parallel_starts, max),
+            slots: StartSlots::new(
+                options.parallel_starts,
+                options.parallel_starts,
+                initialised_max,
+            ),
             calls: CallContext {
                 folder: folder.to_owned(),
                 boot: format!("{}", options.boot).into(),
@@ -329,10 +368,11 @@ impl Life {
         let facts = NodeFacts {
             tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
             check_paths: Box::new(move |paths| {
-                paths
-                    .iter()
-                    .map(|path| ((*path).to_owned(), for_conditions.exists(path)))
-                    .collect()
+                let mut known = BTreeMap::new();
+                for path in paths {
+                    known.insert((*path).to_owned(), for_conditions.exists(path));
+                }
+                known
             }),
         };
         let runtime = WorkloadRecords::new(
@@ -358,7 +398,6 @@ impl Life {
             Some(orphans),
             StatusBoard::default(),
         );
-        let clock = clock.clone();
         Self {
             number,
             manager,
@@ -370,7 +409,7 @@ impl Life {
             uplink,
             control,
             requests,
-            clock,
+            clock: clock.clone(),
             checkers,
             probes,
         }
@@ -432,38 +471,28 @@ impl Life {
         events
     }
 
-    /// Lets control loops continue after `percent` of the targets of the scheduler, until the returned
-    /// value is dropped.
+    /// Lets control loops continue after `percent` of the targets of the scheduler, until the
+    /// returned value is dropped.
     pub(crate) fn hurry(&self, percent: u32, mut random: fastrand::Rng) -> AfterTargets {
-        let (tasks, clock) = (self.tasks.clone(), self.clock.clone());
-        let (events_out, events_meanwhile) =
-            (self.events_out.clone(), self.events_meanwhile.clone());
+        let hasty = HastyLoops {
+            tasks: self.tasks.clone(),
+            clock: self.clock.clone(),
+            events_out: self.events_out.clone(),
+            events_meanwhile: self.events_meanwhile.clone(),
+        };
         after_each_target(move || {
-            if random.u32(0..100) >= percent {
-                return;
-            }
-            for _ in 0..random.usize(1..=STEPS_MEANWHILE) {
-                // Statuses are checked after the event: an instance in `Running` must last until then.
-                if events_meanwhile.borrow().iter().any(says_that_it_runs) {
-                    return;
-                }
-                let mut tasks = tasks.borrow_mut();
-                let ready = tasks.ready(clock.now());
-                if ready.is_empty() {
-                    return;
-                }
-                tasks.step(ready[random.usize(..ready.len())]);
-                events_meanwhile.borrow_mut().extend(events_out.try_iter());
+            if random.u32(0..100) < percent {
+                hasty.step_some(&mut random);
             }
         })
     }
 
-    /// Lets the checks go on.
+    /// Lets the checks continue.
     pub(crate) fn step_probes(&self) {
         self.probes.step();
     }
 
-    /// Lets a state checker go on.
+    /// Lets a state checker continue.
     pub(crate) fn step_checker(&mut self, index: usize) {
         self.checkers[index].step();
     }
@@ -475,7 +504,41 @@ impl Life {
     }
 }
 
-fn says_that_it_runs(event: &SchedulerEvent) -> bool {
+/// Control loops that continue while the scheduler handles an event.
+struct HastyLoops {
+    tasks: Rc<RefCell<Tasks>>,
+    clock: ManualClock,
+    events_out: Receiver<SchedulerEvent>,
+    events_meanwhile: Rc<RefCell<Vec<SchedulerEvent>>>,
+}
+
+impl HastyLoops {
+    /// Does some steps, as the seed decides.
+    fn step_some(&self, random: &mut fastrand::Rng) {
+        for _ in 0..random.usize(1..=STEPS_MEANWHILE) {
+            // Statuses are checked after the event: an instance that runs must do so until then.
+            if self.has_running() {
+                return;
+            }
+            let mut tasks = self.tasks.borrow_mut();
+            let ready = tasks.ready(self.clock.now());
+            if ready.is_empty() {
+                return;
+            }
+            tasks.step(ready[random.usize(..ready.len())]);
+            let events = self.events_out.try_iter();
+            self.events_meanwhile.borrow_mut().extend(events);
+        }
+    }
+
+    /// Whether a status that was sent meanwhile has an instance that runs.
+    fn has_running(&self) -> bool {
+        let events = self.events_meanwhile.borrow();
+        events.iter().any(has_running_instance)
+    }
+}
+
+fn has_running_instance(event: &SchedulerEvent) -> bool {
     let SchedulerEvent::Status { status, .. } = event else {
         return false;
     };

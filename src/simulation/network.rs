@@ -10,8 +10,8 @@ use ankaios_wire::outbox::OutboxReader;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Longest time until an end notices that the other one has vanished, as with TCP and HTTP/2
-/// keepalive.
+/// Longest time until an end notices that the other one has vanished, in milliseconds. TCP and the
+/// keepalive of HTTP/2 take as long.
 const NOTICED_AFTER_MS: u64 = 20_000;
 
 /// Number of a stream, which is also that of the peer for the server.
@@ -29,13 +29,43 @@ pub(crate) enum StreamWork {
     ClientNotices,
 }
 
+/// A message that is on its way until `at`.
+struct Timed<M> {
+    at: Instant,
+    message: M,
+}
+
+/// The arrival of the first message.
+fn first_arrival<M>(messages: &VecDeque<Timed<M>>) -> Option<Instant> {
+    messages.front().map(|timed| timed.at)
+}
+
+/// The arrival of the last message.
+fn last_arrival<M>(messages: &VecDeque<Timed<M>>) -> Option<Instant> {
+    messages.back().map(|timed| timed.at)
+}
+
+/// A stream that can do something, and what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StreamStep {
+    pub stream: StreamId,
+    pub work: StreamWork,
+}
+
+impl StreamStep {
+    fn new(stream: StreamId, work: StreamWork) -> Self {
+        Self { stream, work }
+    }
+}
+
 struct Stream {
     node: usize,
+    /// When the hello of the agent arrives; `None` afterwards.
     opens_at: Option<Instant>,
-    up: VecDeque<(Instant, ToServer)>,
-    down: VecDeque<(Instant, FromServer)>,
+    up: VecDeque<Timed<ToServer>>,
+    down: VecDeque<Timed<FromServer>>,
     reader: Option<OutboxReader>,
-    /// The server may have put something for it.
+    /// The server may have put messages into the outbox.
     spoken: bool,
     server_notices_at: Option<Instant>,
     client_notices_at: Option<Instant>,
@@ -43,10 +73,56 @@ struct Stream {
     client_open: bool,
 }
 
+impl Stream {
+    /// The arrival of the last message to the server, the hello among them.
+    fn last_up(&self) -> Option<Instant> {
+        last_arrival(&self.up).or(self.opens_at)
+    }
+
+    /// Whether all messages of the agent have arrived.
+    fn is_up_empty(&self) -> bool {
+        self.up.is_empty() && self.opens_at.is_none()
+    }
+
+    /// Closes the end of the server, which does not receive or send anything any more.
+    fn close_server_end(&mut self) {
+        self.server_open = false;
+        self.opens_at = None;
+        self.reader = None;
+        self.up.clear();
+    }
+
+    /// Closes the end of the agent.
+    fn close_client_end(&mut self) {
+        self.client_open = false;
+        self.down.clear();
+    }
+
+    /// Whether no message is on its way and no end is about to be noticed.
+    fn is_settled(&self) -> bool {
+        self.is_up_empty()
+            && self.down.is_empty()
+            && !self.spoken
+            && self.server_open
+            && self.client_open
+            && self.server_notices_at.is_none()
+            && self.client_notices_at.is_none()
+    }
+}
+
+/// Whether there is a time and it has come.
+pub(crate) fn is_reached(at: Option<Instant>, now: Instant) -> bool {
+    match at {
+        Some(at) => at <= now,
+        None => false,
+    }
+}
+
 /// All streams.
 pub(crate) struct Network {
     clock: ManualClock,
     random: fastrand::Rng,
+    /// Messages that may take seconds, in percent.
     slow: u32,
     streams: BTreeMap<StreamId, Stream>,
     opened: u64,
@@ -63,17 +139,28 @@ impl Network {
         }
     }
 
-    fn arrival(&mut self, after: Option<Instant>) -> Instant {
-        let slow = self.slow > 0 && self.random.u32(0..100) < self.slow;
-        let latency = self.random.u64(if slow { 100..5_000 } else { 1..30 });
-        let at = self.clock.now() + Duration::from_millis(latency);
-        after.map_or(at, |after| at.max(after))
+    /// Draws when a message arrives that is sent now, not before the one `after` which it is sent.
+    fn draw_arrival(&mut self, after: Option<Instant>) -> Instant {
+        let is_slow = self.slow > 0 && self.random.u32(0..100) < self.slow;
+        let latency_ms = if is_slow { 100..5_000 } else { 1..30 };
+        let latency = Duration::from_millis(self.random.u64(latency_ms));
+        let at = self.clock.now() + latency;
+        match after {
+            Some(after) => at.max(after),
+            None => at,
+        }
+    }
+
+    /// Draws when an end notices that the other one has vanished now.
+    fn draw_notice(&mut self) -> Instant {
+        let late = Duration::from_millis(self.random.u64(0..NOTICED_AFTER_MS));
+        self.clock.now() + late
     }
 
     /// An agent connects.
     pub(crate) fn open(&mut self, node: usize) -> StreamId {
         self.opened += 1;
-        let opens_at = Some(self.arrival(None));
+        let opens_at = Some(self.draw_arrival(None));
         let stream = Stream {
             node,
             opens_at,
@@ -101,69 +188,80 @@ impl Network {
         };
         stream.opens_at = None;
         if reader.is_none() {
-            (stream.server_open, stream.client_notices_at) = (false, Some(self.clock.now()));
-            stream.up.clear();
+            stream.close_server_end();
+            stream.client_notices_at = Some(self.clock.now());
         }
         stream.reader = reader;
     }
 
+    /// Sends a message of an agent, unless the server has closed its end. It is lost when the
+    /// server is about to notice the end of the stream.
     pub(crate) fn send_up(&mut self, id: StreamId, message: ToServer) {
-        let Some(stream) = self.streams.get(&id).filter(|stream| stream.server_open) else {
+        let Some(stream) = self.streams.get(&id) else {
             return;
         };
-        let last = stream.up.back().map(|(at, _)| *at).or(stream.opens_at);
-        let at = self.arrival(last);
-        if let Some(stream) = self
-            .streams
-            .get_mut(&id)
-            .filter(|stream| stream.server_notices_at.is_none())
+        if !stream.server_open {
+            return;
+        }
+        let last = stream.last_up();
+        let at = self.draw_arrival(last);
+        if let Some(stream) = self.streams.get_mut(&id)
+            && stream.server_notices_at.is_none()
         {
-            stream.up.push_back((at, message));
+            stream.up.push_back(Timed { at, message });
         }
     }
 
+    /// Takes the next message to the server.
     pub(crate) fn take_up(&mut self, id: StreamId) -> Option<ToServer> {
-        Some(self.streams.get_mut(&id)?.up.pop_front()?.1)
+        let stream = self.streams.get_mut(&id)?;
+        Some(stream.up.pop_front()?.message)
     }
 
+    /// Takes the next message to the agent.
     pub(crate) fn take_down(&mut self, id: StreamId) -> Option<FromServer> {
-        Some(self.streams.get_mut(&id)?.down.pop_front()?.1)
+        let stream = self.streams.get_mut(&id)?;
+        Some(stream.down.pop_front()?.message)
     }
 
-    /// The server handled an event and may have put messages.
+    /// The server handled an event and may have put messages into outboxes.
     pub(crate) fn server_spoke(&mut self) {
-        self.streams
-            .values_mut()
-            .filter(|stream| stream.reader.is_some())
-            .for_each(|stream| stream.spoken = true);
+        for stream in self.streams.values_mut() {
+            if stream.reader.is_some() {
+                stream.spoken = true;
+            }
+        }
     }
 
-    /// Moves what the server has put onto the wire.
+    /// Sends the messages in the outbox of the server.
     pub(crate) fn pump(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
         stream.spoken = false;
         let Some(reader) = &stream.reader else { return };
-        let ended = reader.ended();
-        let messages: Vec<FromServer> = std::iter::from_fn(|| reader.try_next()).collect();
-        let mut last = stream.down.back().map(|(at, _)| *at);
+        let has_ended = reader.ended();
+        let mut messages = Vec::new();
+        while let Some(message) = reader.try_next() {
+            messages.push(message);
+        }
+        let mut last = last_arrival(&stream.down);
         let mut timed = Vec::new();
         for message in messages {
-            let at = self.arrival(last);
+            let at = self.draw_arrival(last);
             last = Some(at);
-            timed.push((at, message));
+            timed.push(Timed { at, message });
         }
-        let end = self.arrival(last);
+        let end = self.draw_arrival(last);
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
-        let lost = stream.client_notices_at.is_some() || !stream.client_open;
-        if !lost {
+        let are_lost = stream.client_notices_at.is_some() || !stream.client_open;
+        if !are_lost {
             stream.down.extend(timed);
         }
-        if ended {
-            // What the agent has sent until it notices arrives, and the end of the stream after it.
+        if has_ended {
+            // Messages that the agent sends until it notices this arrive before the end does.
             stream.reader = None;
             stream.client_notices_at.get_or_insert(end);
             stream.server_notices_at.get_or_insert(end);
@@ -172,57 +270,57 @@ impl Network {
 
     /// Loses all messages on their way. Both ends notice it later.
     pub(crate) fn cut(&mut self, id: StreamId) {
-        let server = self.random.u64(0..NOTICED_AFTER_MS);
-        let client = self.random.u64(0..NOTICED_AFTER_MS);
-        let now = self.clock.now();
+        let server_notices_at = self.draw_notice();
+        let client_notices_at = self.draw_notice();
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
         stream.up.clear();
         stream.down.clear();
         if stream.opens_at.take().is_some() {
-            stream.server_open = false; // It never heard of it.
+            stream.server_open = false; // The hello was lost.
         }
-        stream
-            .server_notices_at
-            .get_or_insert(now + Duration::from_millis(server));
-        stream
-            .client_notices_at
-            .get_or_insert(now + Duration::from_millis(client));
+        stream.server_notices_at.get_or_insert(server_notices_at);
+        stream.client_notices_at.get_or_insert(client_notices_at);
         self.forget_closed();
     }
 
-    /// Delays the messages on their way. The client may give up in the meantime and connect with
-    /// another stream, so that messages of this one arrive after messages of that.
+    /// Delays the messages on their way. The agent may give up in the meantime and connect with
+    /// another stream. Messages of this stream arrive after those of the new one then.
     pub(crate) fn stall(&mut self, id: StreamId) {
         let late = Duration::from_millis(self.random.u64(0..NOTICED_AFTER_MS));
-        let gives_up = self
-            .random
-            .bool()
-            .then(|| Duration::from_millis(self.random.u64(0..NOTICED_AFTER_MS)));
-        let now = self.clock.now();
+        let mut gives_up_at = None;
+        if self.random.bool() {
+            gives_up_at = Some(self.draw_notice());
+        }
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
-        stream.opens_at = stream.opens_at.map(|at| at + late);
-        stream.up.iter_mut().for_each(|(at, _)| *at += late);
-        stream.down.iter_mut().for_each(|(at, _)| *at += late);
-        if let Some(after) = gives_up {
-            stream.client_notices_at.get_or_insert(now + after);
+        if let Some(opens_at) = &mut stream.opens_at {
+            *opens_at += late;
+        }
+        for timed in &mut stream.up {
+            timed.at += late;
+        }
+        for timed in &mut stream.down {
+            timed.at += late;
+        }
+        if let Some(at) = gives_up_at {
+            stream.client_notices_at.get_or_insert(at);
         }
     }
 
-    /// Stops the server for this time: agents without messages give up, and messages to it arrive
-    /// afterwards.
-    pub(crate) fn server_pauses(&mut self, until: Duration) {
+    /// Pauses the server for this time: agents without messages give up, and messages to the server
+    /// arrive afterwards.
+    pub(crate) fn server_pauses(&mut self, pause: Duration) {
         let now = self.clock.now();
         for stream in self.streams.values_mut() {
             if !stream.client_open {
                 continue;
             }
-            let after =
-                Duration::from_millis(self.random.u64(NOTICED_AFTER_MS / 2..NOTICED_AFTER_MS));
-            if after < until {
+            let after_ms = self.random.u64(NOTICED_AFTER_MS / 2..NOTICED_AFTER_MS);
+            let after = Duration::from_millis(after_ms);
+            if after < pause {
                 stream.client_notices_at.get_or_insert(now + after);
             }
         }
@@ -233,13 +331,12 @@ impl Network {
         let Some(stream) = self.streams.get(&id) else {
             return;
         };
-        let last = stream.up.back().map(|(at, _)| *at).or(stream.opens_at);
-        let at = self.arrival(last);
+        let last = stream.last_up();
+        let at = self.draw_arrival(last);
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
-        stream.client_open = false;
-        stream.down.clear();
+        stream.close_client_end();
         stream.server_notices_at.get_or_insert(at);
         self.forget_closed();
     }
@@ -248,13 +345,12 @@ impl Network {
     pub(crate) fn server_dies(&mut self) {
         let ids: Vec<StreamId> = self.streams.keys().copied().collect();
         for id in ids {
-            let last = self.streams[&id].down.back().map(|(at, _)| *at);
-            let at = self.arrival(last);
+            let last = last_arrival(&self.streams[&id].down);
+            let at = self.draw_arrival(last);
             let Some(stream) = self.streams.get_mut(&id) else {
                 continue;
             };
-            stream.up.clear();
-            (stream.reader, stream.server_open, stream.opens_at) = (None, false, None);
+            stream.close_server_end();
             stream.client_notices_at.get_or_insert(at);
         }
         self.forget_closed();
@@ -262,8 +358,7 @@ impl Network {
 
     pub(crate) fn close_server_end(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(&id) {
-            (stream.server_open, stream.reader, stream.opens_at) = (false, None, None);
-            stream.up.clear();
+            stream.close_server_end();
             if stream.client_open && stream.client_notices_at.is_none() {
                 stream.client_notices_at = Some(self.clock.now());
             }
@@ -273,8 +368,7 @@ impl Network {
 
     pub(crate) fn close_client_end(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(&id) {
-            stream.client_open = false;
-            stream.down.clear();
+            stream.close_client_end();
             if stream.server_open {
                 stream.server_notices_at.get_or_insert(self.clock.now());
             }
@@ -294,68 +388,74 @@ impl Network {
 
     /// Returns whether no message is on its way and no end is about to be noticed.
     pub(crate) fn is_settled(&self) -> bool {
-        self.streams.values().all(|stream| {
-            stream.up.is_empty()
-                && stream.down.is_empty()
-                && !stream.spoken
-                && stream.opens_at.is_none()
-                && stream.server_open
-                && stream.client_open
-                && stream.server_notices_at.is_none()
-                && stream.client_notices_at.is_none()
-        })
+        self.streams.values().all(Stream::is_settled)
     }
 
-    /// The steps that are possible now. The server does nothing while it is stopped, and `room`
-    /// returns whether the agent of a node takes another message.
+    /// Adds the steps that are possible now. The server does nothing while it is paused. `has_room`
+    /// is whether the agent of each node takes another message.
     pub(crate) fn ready(
         &self,
         now: Instant,
         server_runs: bool,
-        room: impl Fn(usize) -> bool,
-        mut found: impl FnMut(StreamId, StreamWork),
+        has_room: &[bool],
+        ready: &mut Vec<StreamStep>,
     ) {
         for (id, stream) in &self.streams {
-            let reached = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-            if server_runs && reached(stream.opens_at) {
-                found(*id, StreamWork::Open);
+            if server_runs {
+                if is_reached(stream.opens_at, now) {
+                    ready.push(StreamStep::new(*id, StreamWork::Open));
+                }
+                let has_message = is_reached(first_arrival(&stream.up), now);
+                if stream.server_open && stream.opens_at.is_none() && has_message {
+                    ready.push(StreamStep::new(*id, StreamWork::Up));
+                }
+                if stream.spoken {
+                    ready.push(StreamStep::new(*id, StreamWork::Pump));
+                }
             }
-            let up = stream.up.front().map(|(at, _)| *at);
-            if server_runs && stream.server_open && stream.opens_at.is_none() && reached(up) {
-                found(*id, StreamWork::Up);
+            let has_room = has_room[stream.node];
+            if has_room && is_reached(first_arrival(&stream.down), now) {
+                ready.push(StreamStep::new(*id, StreamWork::Down));
             }
-            if server_runs && stream.spoken {
-                found(*id, StreamWork::Pump);
+            let server_ends = stream.server_open && stream.is_up_empty();
+            if server_runs && server_ends && is_reached(stream.server_notices_at, now) {
+                ready.push(StreamStep::new(*id, StreamWork::ServerNotices));
             }
-            if reached(stream.down.front().map(|(at, _)| *at)) && room(stream.node) {
-                found(*id, StreamWork::Down);
-            }
-            let heard_all = up.is_none() && stream.opens_at.is_none();
-            if server_runs && stream.server_open && heard_all && reached(stream.server_notices_at) {
-                found(*id, StreamWork::ServerNotices);
-            }
-            let client_ends =
-                stream.client_open && stream.down.is_empty() && reached(stream.client_notices_at);
-            if client_ends && room(stream.node) {
-                found(*id, StreamWork::ClientNotices);
+            let client_ends = stream.client_open && stream.down.is_empty();
+            if has_room && client_ends && is_reached(stream.client_notices_at, now) {
+                ready.push(StreamStep::new(*id, StreamWork::ClientNotices));
             }
         }
     }
 
-    /// When something can be done next.
+    /// The time of the next step. Overdue messages wait for something else.
     pub(crate) fn due(&self) -> Option<Instant> {
-        let times = self.streams.values().flat_map(|stream| {
-            let ends = [
-                stream.server_notices_at.filter(|_| stream.server_open),
-                stream.client_notices_at.filter(|_| stream.client_open),
+        let now = self.clock.now();
+        let mut earliest: Option<Instant> = None;
+        for stream in self.streams.values() {
+            let server_end = if stream.server_open {
+                stream.server_notices_at
+            } else {
+                None
+            };
+            let client_end = if stream.client_open {
+                stream.client_notices_at
+            } else {
+                None
+            };
+            let times = [
+                stream.opens_at,
+                first_arrival(&stream.up),
+                first_arrival(&stream.down),
+                server_end,
+                client_end,
             ];
-            let messages = [
-                stream.up.front().map(|(at, _)| *at),
-                stream.down.front().map(|(at, _)| *at),
-            ];
-            ends.into_iter().chain(messages).chain([stream.opens_at])
-        });
-        // An overdue message waits for something else.
-        times.flatten().filter(|at| *at > self.clock.now()).min()
+            for at in times.into_iter().flatten() {
+                if at > now && earliest.is_none_or(|earliest| at < earliest) {
+                    earliest = Some(at);
+                }
+            }
+        }
+        earliest
     }
 }

@@ -19,8 +19,7 @@ use ankaios_model::node::Node;
 use ankaios_model::runtime_config::RuntimeConfig;
 use ankaios_model::workload::{AddCondition, ConfigItem, RestartPolicy, Workload};
 use ankaios_platform::clock::Clock;
-use ankaios_server::ServerLoop;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,20 +34,20 @@ const RESTART_REFUSED: [&str; 4] = [
     "is not connected",
     "is a part of update",
 ];
-/// Once nothing disturbs any more, everything must be in order after this time: some of the longest
-/// pauses between retries, or one revival of a workload that gave up, each followed by what depends
-/// on it.
+/// Longest time from the end of the disturbances until everything is in order. It is enough for some
+/// of the longest pauses between retries, and for one revival of a workload that has given up, each
+/// followed by its dependents.
 const SETTLED_AFTER: Duration = Duration::from_secs(90 * 60);
 /// Interval of comparisons with the desired state.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
-/// Time for which a state that is the desired one must stay so.
+/// How long the state must be the desired one without interruption.
 const STAYS_SETTLED: Duration = Duration::from_secs(120);
 
-/// Each seed has less rounds of requests and disturbances.
+/// Each seed has fewer rounds of requests and disturbances.
 pub(crate) const ROUNDS_MAX: usize = 60;
 
-/// What workloads say about their lifecycle, mostly nothing. All hold once nothing disturbs any
-/// more, except `never`.
+/// The `lifecycle:` blocks of workloads; most have none. All checks hold once the disturbances have
+/// ended, except that of `never`.
 const LIFECYCLES: [&str; 12] = [
     "",
     "",
@@ -64,10 +63,10 @@ const LIFECYCLES: [&str; 12] = [
     "{ activation: { tagEquals: { zone: b } } }",
 ];
 
-/// Begins the block of a workload that is restarted with those that it needs.
+/// The begin of the block of a workload that is restarted with its dependencies.
 const RESTART_WITH: &str = "restartWith: DEPENDENCIES, ";
 
-/// What workloads say about updates to them.
+/// The `update` blocks of workloads.
 const GUARDS: [&str; 6] = [
     "{ healthyMs: 2000, deadlineMs: 30000, onFailure: ROLLBACK }",
     "{ healthyMs: 0, deadlineMs: 8000, onFailure: ROLLBACK }",
@@ -101,20 +100,16 @@ pub(crate) struct Outcome {
 pub(crate) fn run(seed: u64, clock: ManualClock, trace: Trace, left_out: &LeftOut) -> Outcome {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut disturbances = Disturbances::new(&mut random, seed);
+    let mut faults = Vec::new();
     for (name, percent) in disturbances.kinds() {
-        *percent = if left_out.faults.contains(name) {
-            0
-        } else {
-            *percent
-        };
+        if left_out.faults.contains(name) {
+            *percent = 0;
+        }
+        if *percent > 0 {
+            faults.push(name);
+        }
     }
     trace.line(|| format!("seed {seed}: {disturbances:?}"));
-    let faults = disturbances
-        .kinds()
-        .into_iter()
-        .filter(|(_, percent)| **percent > 0)
-        .map(|(name, _)| name)
-        .collect();
     let cluster = Cluster::new(random.fork(), trace, clock, &disturbances);
     let mut scenario = Scenario {
         cluster,
@@ -136,13 +131,13 @@ struct Scenario {
     cluster: Cluster,
     random: fastrand::Rng,
     disturbances: Disturbances,
-    /// Desired states that were once asked for.
+    /// Desired states of earlier requests.
     past: Vec<DesiredState>,
 }
 
 impl Scenario {
-    /// Answers how many rounds there are. Each has numbers of its own, so that it stays as it is
-    /// when others are left out.
+    /// Runs all rounds but those that are left out. Returns how many rounds there are. Each draws
+    /// from a generator of its own, so that it stays the same when others are left out.
     fn disturb(&mut self, left_out: &BTreeSet<usize>) -> usize {
         let pause_ms = [300, 3_000, 20_000][self.random.usize(..3)];
         let rounds = self.random.usize(5..ROUNDS_MAX);
@@ -157,17 +152,16 @@ impl Scenario {
                 self.client_switches();
             }
             match self.random.u8(0..7) {
-                0 | 1 => self.something_breaks(),
+                0 | 1 => self.break_something(),
                 2 => self.send_workload_request(),
                 _ => self.commander_acts(),
             }
             // Several requests in a row must not be rare.
-            let pause = if self.random.u8(0..3) == 0 {
-                0
-            } else {
-                self.random.u64(0..pause_ms)
-            };
-            let end = self.cluster.clock.now() + Duration::from_millis(pause);
+            let mut pause = Duration::ZERO;
+            if self.random.u8(0..3) != 0 {
+                pause = Duration::from_millis(self.random.u64(0..pause_ms));
+            }
+            let end = self.cluster.clock.now() + pause;
             self.cluster.run_until(end);
             if !self.cluster.violations.is_empty() {
                 break;
@@ -176,13 +170,16 @@ impl Scenario {
         rounds
     }
 
+    /// Ends all disturbances, and waits until the state is the desired one for some time. Returns
+    /// the violation, if there is one.
     fn settle(&mut self) -> Option<String> {
         self.cluster.calm_down();
-        let (mut waited, mut settled) = (Duration::ZERO, Duration::ZERO);
+        let mut waited = Duration::ZERO;
+        let mut settled = Duration::ZERO;
         let mut reason = None;
         while waited < SETTLED_AFTER && settled < STAYS_SETTLED {
-            // Not in step with reports that come as regularly: their messages would always be on
-            // their way.
+            // The interval varies. Otherwise messages of reports with the same interval could be on
+            // their way each time.
             let interval = LOOK_INTERVAL + Duration::from_millis(self.random.u64(0..1000));
             self.cluster.run_until(self.cluster.clock.now() + interval);
             if let Some(violation) = self.cluster.violations.first() {
@@ -190,118 +187,111 @@ impl Scenario {
             }
             waited += interval;
             reason = unsettled(&mut self.cluster);
-            settled = if reason.is_none() {
-                settled + interval
+            if reason.is_none() {
+                settled += interval;
             } else {
-                Duration::ZERO
-            };
+                settled = Duration::ZERO;
+            }
         }
-        reason.map(|reason| format!("not settled after {} s: {reason}", waited.as_secs()))
+        let reason = reason?;
+        Some(format!(
+            "not settled after {} s: {reason}",
+            waited.as_secs()
+        ))
     }
 
     // ------------------------------------------------------------- what breaks
 
-    fn something_breaks(&mut self) {
-        let Disturbances {
-            cuts,
-            agent_kills,
-            server_kills,
-            reboots,
-            crashes,
-            removals,
-            paths,
-            pauses,
-            stalls,
-            ..
-        } = self.disturbances;
-        let Disturbances {
-            server_pauses,
-            manifests,
-            departures,
-            storms,
-            damages,
-            ..
-        } = self.disturbances;
+    /// Lets each kind of fault happen or not.
+    fn break_something(&mut self) {
+        let kinds = self.disturbances;
         let node = self.random.usize(..self.cluster.nodes.len());
         let longest_ms = if self.random.bool() { 1_000 } else { 30_000 };
         let away = Duration::from_millis(self.random.u64(0..longest_ms));
-        if self.random.u32(0..100) < stalls {
+        if self.draws(kinds.stalls) {
             self.cluster.stall(node);
         }
-        if self.random.u32(0..100) < cuts {
+        if self.draws(kinds.cuts) {
             self.cluster.cut(node);
         }
-        if self.random.u32(0..100) < pauses {
+        if self.draws(kinds.pauses) {
             self.cluster.pause(node, away);
         }
-        if self.random.u32(0..100) < agent_kills {
+        if self.draws(kinds.agent_kills) {
             self.cluster.kill_agent(node, away, false);
         }
-        if self.random.u32(0..100) < reboots {
+        if self.draws(kinds.reboots) {
             self.cluster.kill_agent(node, away, true);
         }
-        if self.random.u32(0..100) < server_kills {
-            self.cluster.kill_server(away);
-            if self.happens(damages) {
-                self.cluster.damage_disk();
-            }
-            if !self.past.is_empty() && self.happens(manifests) {
-                let other = self.past[self.random.usize(..self.past.len())].clone();
-                // What a workload asked for may have been refused, as a cycle.
-                if modes::new_server(self.cluster.has_modes)
-                    .start_with(other.clone())
-                    .is_ok()
-                {
-                    self.cluster.manifest = other;
-                }
-            }
+        if self.draws(kinds.server_kills) {
+            self.kill_server(away);
         }
-        if self.random.u32(0..100) < crashes {
+        if self.draws(kinds.crashes) {
             self.cluster.nodes[node].engine.crash_one();
         }
-        if self.random.u32(0..100) < paths {
+        if self.draws(kinds.paths) {
             self.cluster.nodes[node].engine.toggle("/sim/key");
         }
-        if self.random.u32(0..100) < removals {
+        if self.draws(kinds.removals) {
             self.cluster.nodes[node].engine.remove_one();
         }
-        if self.happens(server_pauses) {
+        if self.happens(kinds.server_pauses) {
             self.cluster.pause_server(away);
         }
-        if self.happens(departures) {
+        if self.happens(kinds.departures) {
             self.cluster.change_subscriber();
         }
-        if self.happens(storms) {
-            let end = self.cluster.clock.now() + Duration::from_millis(self.random.u64(0..2_000));
-            self.cluster.run_until(end);
-            self.something_breaks();
+        if self.happens(kinds.storms) {
+            let pause = Duration::from_millis(self.random.u64(0..2_000));
+            self.cluster.run_until(self.cluster.clock.now() + pause);
+            self.break_something();
         }
     }
 
-    /// For kinds that were not there from the begin: without them nothing is drawn.
+    /// Kills the server. The next one may find a damaged state, or another startup manifest.
+    fn kill_server(&mut self, away: Duration) {
+        self.cluster.kill_server(away);
+        if self.happens(self.disturbances.damages) {
+            self.cluster.damage_disk();
+        }
+        if self.past.is_empty() || !self.happens(self.disturbances.manifests) {
+            return;
+        }
+        let manifest = self.past[self.random.usize(..self.past.len())].clone();
+        // The request of a workload may have been refused, for example for a cycle.
+        let mut server = modes::new_server(self.cluster.has_modes);
+        if server.start_with(manifest.clone()).is_ok() {
+            self.cluster.manifest = manifest;
+        }
+    }
+
+    /// Draws whether something happens that all seeds have had from the begin.
+    fn draws(&mut self, percent: u32) -> bool {
+        self.random.u32(0..100) < percent
+    }
+
+    /// Draws whether something happens that came later. A seed without it draws nothing, so it does
+    /// the same as before.
     fn happens(&mut self, percent: u32) -> bool {
         percent > 0 && self.random.u32(0..100) < percent
     }
 
     // ---------------------------------------------------------- desired states
 
-    /// Over its control interface, so its requests take time.
+    /// Lets a workload send a request over its control interface, so that it takes time.
     fn send_workload_request(&mut self) {
-        let node = self.random.usize(..self.cluster.nodes.len());
+        let mut node = self.random.usize(..self.cluster.nodes.len());
         let (_, workload) = self.any_name();
         // Mostly from its own node: elsewhere, or after its end, it must be denied.
-        let node = if self.peek(8) > 0 {
-            self.home_of(&workload).unwrap_or(node)
-        } else {
-            node
-        };
+        if self.peek(8) > 0
+            && let Some(home) = self.home_of(&workload)
+        {
+            node = home;
+        }
         let content = if self.random.bool() {
-            let masks = vec![
-                ["workloadStates", "desiredState.workloads.w2", "agents"][self.random.usize(..3)]
-                    .to_owned(),
-            ];
+            let parts = ["workloadStates", "desiredState.workloads.w2", "agents"];
             RequestContent::CompleteState(ReadState {
-                masks,
+                masks: vec![parts[self.random.usize(..3)].to_owned()],
                 subscribe: self.random.bool(),
             })
         } else {
@@ -314,6 +304,7 @@ impl Scenario {
         self.cluster.send_workload_request(node, &workload, content);
     }
 
+    /// Lets a commander send an update, a restart or a rollback.
     fn commander_acts(&mut self) {
         if self.happens(self.disturbances.rollbacks) {
             return self.commander_rolls_back();
@@ -329,33 +320,28 @@ impl Scenario {
             update.restart = desired.workloads.keys().map(ToString::to_string).collect();
         }
         let update = RequestContent::UpdateState(update);
-        let repeated = self.random.u8(0..10) == 0;
-        // The active version of these may name a mode although their new one does not.
-        let are_staged = self
-            .cluster
-            .server
-            .as_ref()
-            .is_some_and(|server| !pending(server).is_empty());
+        let is_repeated = self.random.u8(0..10) == 0;
+        let are_staged = match &self.cluster.server {
+            Some(server) => !pending(server).is_empty(),
+            None => false,
+        };
         let undone = self.undone();
         let answer = self.cluster.ask(update.clone());
         match &answer {
             Some(Ok(())) => self.past.push(desired),
             Some(Err(text)) => {
                 self.cluster.trace.line(|| format!("commander: {text}"));
-                let is_refusal = ["cycle", SAME_AS, MANY_OPEN]
-                    .iter()
-                    .any(|refusal| text.contains(refusal));
-                let is_refusal =
-                    is_refusal || restarts && RESTART_REFUSED.iter().any(|it| text.contains(it));
-                if !(is_refusal || are_staged && text.contains("has the tag 'modes'")) {
-                    self.cluster
-                        .violations
-                        .push(format!("a valid update was refused: {text}"));
+                // The active version of a staged workload may name a mode although its new one does
+                // not.
+                let names_mode = are_staged && text.contains("has the tag 'modes'");
+                if !names_mode && !is_expected_refusal(text, restarts) {
+                    let violation = format!("a valid update was refused: {text}");
+                    self.cluster.violations.push(violation);
                 }
             }
             None => {}
         }
-        if repeated && !restarts {
+        if is_repeated && !restarts {
             let again = self.cluster.ask(update);
             // One that joins an update whose time is used up is undone at once, and leads elsewhere
             // from there.
@@ -367,7 +353,7 @@ impl Scenario {
         }
     }
 
-    /// Any workload, also one that does not exist or does not run.
+    /// Restarts any workload, also one that does not exist or does not run.
     fn commander_restarts(&mut self) {
         let restart = vec![self.any_name().1.to_string()];
         self.cluster
@@ -378,7 +364,7 @@ impl Scenario {
             ..Default::default()
         }));
         if let Some(Err(text)) = answer
-            && !RESTART_REFUSED.iter().any(|it| text.contains(it))
+            && !contains_any(&text, &RESTART_REFUSED)
         {
             self.cluster
                 .violations
@@ -386,20 +372,15 @@ impl Scenario {
         }
     }
 
-    /// Any update; most have something that was changed since.
+    /// Rolls back one of the newest updates. Most have something that was changed since.
     fn commander_rolls_back(&mut self) {
-        let updates = self
-            .cluster
-            .server
-            .as_ref()
-            .map(ServerLoop::seen_updates)
-            .unwrap_or_default();
-        let number = updates
-            .keys()
-            .rev()
-            .nth(self.random.usize(..3))
-            .copied()
-            .unwrap_or(1);
+        let mut numbers = Vec::new();
+        if let Some(server) = &self.cluster.server {
+            numbers.extend(server.seen_updates().into_keys());
+        }
+        numbers.reverse();
+        let index = self.random.usize(..3);
+        let number = numbers.get(index).copied().unwrap_or(1);
         let answer = self.cluster.ask(RequestContent::RollBack(number));
         self.cluster
             .trace
@@ -411,25 +392,24 @@ impl Scenario {
 
     /// Known updates that were undone.
     fn undone(&self) -> BTreeSet<u64> {
-        self.cluster
-            .server
-            .as_ref()
-            .map(server_expectations::undone)
-            .unwrap_or_default()
+        match &self.cluster.server {
+            Some(server) => server_expectations::undone(server),
+            None => BTreeSet::new(),
+        }
     }
 
-    /// Switches the mode. Only workloads in one of both modes are concerned.
+    /// Switches the mode. It must change those workloads only whose part in the new mode is another
+    /// one.
     fn client_switches(&mut self) {
         let Some(server) = &self.cluster.server else {
             return;
         };
         let mut desired = server.view().desired.clone();
-        let was_in_force: BTreeMap<_, _> = server.view().effective.clone();
-        // The desired version of these is not active.
-        let staged: BTreeSet<Name> = pending(server)
-            .into_iter()
-            .chain(server.restarting())
-            .collect();
+        let effective = server.view().effective.clone();
+        // The desired versions of these are not active.
+        let mut inactive = BTreeSet::new();
+        inactive.extend(pending(server));
+        inactive.extend(server.restarting());
         let undone = self.undone();
         let mode = modes::MODES[self.random.usize(..modes::MODES.len())];
         self.cluster
@@ -446,30 +426,24 @@ impl Scenario {
         };
         match self.cluster.ask(RequestContent::UpdateState(update)) {
             Some(Ok(())) => self.past.push(desired.clone()),
-            Some(Err(text)) => self
-                .cluster
-                .violations
-                .push(format!("a switch was refused: {text}")),
+            Some(Err(text)) => {
+                let violation = format!("a switch was refused: {text}");
+                self.cluster.violations.push(violation);
+            }
             None => return,
         }
-        let changes = |(name, workload)| {
-            was_in_force.get(name) != Some(&modes::expected(&desired, name, workload, true))
-        };
-        let changed = desired
-            .workloads
-            .iter()
-            .filter(|entry| !staged.contains(entry.0) && changes(*entry));
-        let changed: BTreeSet<Name> = changed.map(|(name, _)| name.clone()).collect();
-        let reported: BTreeSet<Name> = self
-            .cluster
-            .last_changed
-            .difference(&staged)
-            .cloned()
-            .collect();
+        let mut expected = BTreeSet::new();
+        for (name, workload) in &desired.workloads {
+            let new = modes::expected(&desired, name, workload, true);
+            if !inactive.contains(name) && effective.get(name) != Some(&new) {
+                expected.insert(name.clone());
+            }
+        }
+        let reported = &self.cluster.last_changed - &inactive;
         // An update whose time is over at this moment is rolled back as well.
-        if changed != reported && self.undone() == undone {
+        if expected != reported && self.undone() == undone {
             self.cluster.violations.push(format!(
-                "the switch concerns {changed:?}, the server changed {reported:?}"
+                "the switch concerns {expected:?}, the server changed {reported:?}"
             ));
         }
     }
@@ -502,54 +476,42 @@ impl Scenario {
                 desired.workloads.clear();
                 for _ in 0..self.random.usize(0..=6) {
                     let (index, name) = self.any_name();
-                    desired
-                        .workloads
-                        .insert(name, Arc::new(self.new_workload(index)));
+                    let workload = self.new_workload(index);
+                    desired.workloads.insert(name, Arc::new(workload));
                 }
             }
-            _ if !self.past.is_empty() => {
-                desired = self.past[self.random.usize(..self.past.len())].clone()
+            _ => {
+                if !self.past.is_empty() {
+                    desired = self.past[self.random.usize(..self.past.len())].clone();
+                }
             }
-            _ => {}
         }
         let tree = Node::map([("desiredState", desired.node(Rendering::Sparse))]);
         self.cluster
             .trace
             .line(|| format!("commander: {masks:?} {:?}", texts(&desired)));
-        Some((
-            UpdateState {
-                new_state: Some(Ok(tree)),
-                masks,
-                ..Default::default()
-            },
-            desired,
-        ))
+        let update = UpdateState {
+            new_state: Some(Ok(tree)),
+            masks,
+            ..Default::default()
+        };
+        Some((update, desired))
     }
 
-    /// A number below `end` without drawing one, so that earlier seeds play as before this choice
-    /// was added.
+    /// A number below `end` that is not drawn: seeds do the same as before there was this choice.
     fn peek(&self, end: u8) -> u8 {
         self.random.clone().u8(0..end)
     }
 
     /// The node that a workload is for.
     fn home_of(&self, workload: &str) -> Option<usize> {
-        let agent = &self
-            .cluster
-            .server
-            .as_ref()?
-            .view()
-            .effective
-            .get(workload)?
-            .instance
-            .agent;
-        self.cluster
-            .nodes
-            .iter()
-            .position(|node| node.name == *agent)
+        let server = self.cluster.server.as_ref()?;
+        let agent = &server.view().effective.get(workload)?.instance.agent;
+        let mut nodes = self.cluster.nodes.iter();
+        nodes.position(|node| node.name == *agent)
     }
 
-    /// What a workload may ask: mostly everything.
+    /// The rights of a workload: mostly all.
     fn any_access(&self) -> ControlInterfaceAccess {
         // No pipes can be created here, and a workload with pipes is not prepared without them.
         let without = if self.disturbances.prepares > 0 { 7 } else { 1 };
@@ -558,12 +520,16 @@ impl Scenario {
             1 | 2 => (Operation::Read, &["agents", "desiredState.workloads.w2"]),
             _ => (Operation::ReadWrite, &["*"]),
         };
-        let filter_masks = masks.iter().map(|mask| (*mask).to_owned()).collect();
+        let mut filter_masks = Vec::new();
+        for mask in masks {
+            filter_masks.push((*mask).to_owned());
+        }
+        let rule = AccessRule::State {
+            operation,
+            filter_masks,
+        };
         ControlInterfaceAccess {
-            allow_rules: vec![AccessRule::State {
-                operation,
-                filter_masks,
-            }],
+            allow_rules: vec![rule],
             deny_rules: vec![],
         }
     }
@@ -575,7 +541,8 @@ impl Scenario {
 
     fn new_workload(&mut self, index: usize) -> Workload {
         let mut workload = Workload::new("", "", "");
-        (workload.agent, workload.runtime) = (self.any_agent(), self.any_runtime());
+        workload.agent = self.any_agent();
+        workload.runtime = self.any_runtime();
         workload.runtime_config = self.any_config();
         workload.restart_policy = RestartPolicy::ALL[self.random.usize(..3)];
         self.set_dependencies(index, &mut workload);
@@ -585,19 +552,17 @@ impl Scenario {
         workload
     }
 
-    /// Only while there is a mode.
+    /// Gives a workload other tags of modes, if there is a mode.
     fn retag(&mut self, workload: &mut Workload) {
-        let desired = self
-            .cluster
-            .server
-            .as_ref()
-            .map(|server| server.view().desired);
-        if self.cluster.has_modes && desired.is_some_and(|desired| modes::mode(desired).is_some()) {
+        let Some(server) = &self.cluster.server else {
+            return;
+        };
+        if self.cluster.has_modes && modes::mode(server.view().desired).is_some() {
             modes::retag(workload, &mut self.random);
         }
     }
 
-    /// One thing about it is different.
+    /// A workload that differs in one thing.
     fn changed(&mut self, index: usize, known: &Workload) -> Workload {
         let mut workload = known.clone();
         self.retag(&mut workload);
@@ -608,9 +573,8 @@ impl Scenario {
             8 => workload.restart_policy = RestartPolicy::ALL[self.random.usize(..3)],
             9 | 10 => self.set_dependencies(index, &mut workload),
             _ => {
-                workload
-                    .tags
-                    .insert("tag".to_owned(), self.random.u8(0..3).to_string());
+                let value = self.random.u8(0..3).to_string();
+                workload.tags.insert("tag".to_owned(), value);
             }
         }
         self.set_restart_with(&mut workload);
@@ -620,8 +584,8 @@ impl Scenario {
         workload
     }
 
-    /// Lets the workload be restarted with those that it needs running, or not any more when there
-    /// is none: its update would be refused.
+    /// Lets the workload be restarted with its dependencies. Without one that must run it is not:
+    /// its update would be refused.
     fn set_restart_with(&mut self, workload: &mut Workload) {
         let config = workload.runtime_config.to_string();
         let mut conditions = workload.dependencies.values();
@@ -659,42 +623,32 @@ impl Scenario {
     }
 
     fn any_config(&mut self) -> RuntimeConfig {
-        let program =
-            ["run", "run", "run", "exit0", "exit0", "exit1", "bad"][self.random.usize(..7)];
+        let programs = ["run", "run", "run", "exit0", "exit0", "exit1", "bad"];
+        let program = programs[self.random.usize(..programs.len())];
         let number = self.random.u8(0..2);
-        let removes_itself = if self.happens(self.disturbances.self_removals) {
-            " rm"
-        } else {
-            ""
-        };
+        let mut removes_itself = "";
+        if self.happens(self.disturbances.self_removals) {
+            removes_itself = " rm";
+        }
         let block = LIFECYCLES[self.random.usize(..LIFECYCLES.len())];
-        let guard = if self.happens(self.disturbances.guards) {
-            GUARDS[self.random.usize(..GUARDS.len())]
-        } else {
-            ""
-        };
-        let block = match (block.strip_suffix(" }"), guard) {
-            (_, "") => block.to_owned(),
-            (None, guard) => format!("{{ update: {guard} }}"),
-            (Some(block), guard) => format!("{block}, update: {guard} }}"),
-        };
-        let lifecycle = if block.is_empty() {
-            String::new()
-        } else {
-            format!("\nlifecycle: {block}")
-        };
+        let mut guard = "";
+        if self.happens(self.disturbances.guards) {
+            guard = GUARDS[self.random.usize(..GUARDS.len())];
+        }
         // Only what its engine understands can be prepared.
         let image = if self.disturbances.prepares > 0 {
             "\nimage: x"
         } else {
             ""
         };
+        let lifecycle = lifecycle_of(block, guard);
         format!("{program} : {number}{removes_itself}{image}{lifecycle}")
             .as_str()
             .into()
     }
 
-    /// Mostly on workloads before it, so that there are few cycles.
+    /// Sets the dependencies of a workload, mostly on workloads before it, so that there are few
+    /// cycles.
     fn set_dependencies(&mut self, index: usize, workload: &mut Workload) {
         workload.dependencies.clear();
         for _ in 0..[0, 0, 1, 1, 2][self.random.usize(..5)] {
@@ -703,21 +657,46 @@ impl Scenario {
                 let name = format!("w{}", self.random.usize(..last));
                 // A draw with other bounds changes what all seeds do, also those in `FOUND`: draw
                 // new kinds from a generator of their own, as `disturbances.rs` does.
-                let condition = [
+                let conditions = [
+                    AddCondition::Running,
                     AddCondition::Running,
                     AddCondition::Succeeded,
                     AddCondition::Failed,
                 ];
-                workload
-                    .dependencies
-                    .insert(name, condition[[0, 0, 1, 2][self.random.usize(..4)]]);
+                let condition = conditions[self.random.usize(..4)];
+                workload.dependencies.insert(name, condition);
             }
         }
     }
 }
 
+/// Whether an update may be refused like this.
+fn is_expected_refusal(text: &str, restarts: bool) -> bool {
+    contains_any(text, &["cycle", SAME_AS, MANY_OPEN])
+        || (restarts && contains_any(text, &RESTART_REFUSED))
+}
+
+fn contains_any(text: &str, parts: &[&str]) -> bool {
+    parts.iter().any(|part| text.contains(part))
+}
+
+/// The lines of a `lifecycle:` block with this block `update`; either may be missing.
+fn lifecycle_of(block: &str, guard: &str) -> String {
+    let block = match (block.strip_suffix(" }"), guard) {
+        (_, "") => block.to_owned(),
+        (None, guard) => format!("{{ update: {guard} }}"),
+        (Some(block), guard) => format!("{block}, update: {guard} }}"),
+    };
+    if block.is_empty() {
+        return String::new();
+    }
+    format!("\nlifecycle: {block}")
+}
+
+/// The workloads of a state, each in one line.
 fn texts(desired: &DesiredState) -> Vec<String> {
-    let text = |(name, workload): (&Name, &Arc<Workload>)| {
+    let mut texts = Vec::new();
+    for (name, workload) in &desired.workloads {
         let Workload {
             agent,
             runtime,
@@ -727,10 +706,10 @@ fn texts(desired: &DesiredState) -> Vec<String> {
             tags,
             ..
         } = &**workload;
-        format!(
-            "{name}: {agent} {runtime} '{}' {restart_policy} {dependencies:?} {tags:?}",
-            &**runtime_config
-        )
-    };
-    desired.workloads.iter().map(text).collect()
+        let config: &str = runtime_config;
+        texts.push(format!(
+            "{name}: {agent} {runtime} '{config}' {restart_policy} {dependencies:?} {tags:?}"
+        ));
+    }
+    texts
 }

@@ -1,4 +1,4 @@
-//! What must hold of a whole cluster at any time, or once nothing disturbs it any more.
+//! Checks of a whole cluster: at any time, or once the disturbances have ended.
 //!
 //! Thread: the one of the test.
 
@@ -7,30 +7,48 @@ use ankaios_model::messages::Request;
 use ankaios_wire::peer::PeerId;
 
 impl SimNode {
-    /// What its agent keeps although nothing explains it: each waiting operation and reason to wait
+    /// Returns what its agent keeps without need: each waiting operation and each reason to wait
     /// belongs to a workload that it has.
     fn leaks(&self) -> Option<String> {
         let manager = &self.life.as_ref()?.manager;
         let [records, waiting, conditions] = manager.sizes();
         let most = self.expectations.workloads();
-        let leaks = waiting > most || conditions > records;
-        leaks.then(|| {
-            let name = &self.name;
-            format!("agent {name} has {records} records, {waiting} of what waits, {conditions} conditions")
-        })
+        if waiting <= most && conditions <= records {
+            return None;
+        }
+        let name = &self.name;
+        Some(format!(
+            "agent {name} has {records} records, {waiting} of what waits, {conditions} conditions"
+        ))
+    }
+
+    /// Returns why it is not idle.
+    fn busy(&self) -> Option<String> {
+        let name = &self.name;
+        if self.life.is_none() {
+            return Some(format!("agent {name} is away"));
+        }
+        if self.stream.is_none() {
+            return Some(format!("agent {name} is not connected"));
+        }
+        match self.engine.calls() {
+            0 => None,
+            calls => Some(format!("{calls} engine calls run on node {name}")),
+        }
     }
 }
 
 impl Cluster {
     /// Returns a size that is too large: nothing must be left of instances that are gone.
     pub(crate) fn leaks(&self) -> Option<String> {
-        let [peers, stopping, waiting, states, rights] = self.server.as_ref()?.sizes();
-        let streams = self
-            .nodes
-            .iter()
-            .filter(|node| node.stream.is_some())
-            .count()
-            + self.subscribers.len();
+        let server = self.server.as_ref()?;
+        let [peers, stopping, waiting, states, rights] = server.sizes();
+        let mut streams = self.subscribers.len();
+        for node in &self.nodes {
+            if node.stream.is_some() {
+                streams += 1;
+            }
+        }
         if peers != streams {
             return Some(format!(
                 "the server knows {peers} streams, there are {streams}"
@@ -41,28 +59,28 @@ impl Cluster {
                 "the server remembers {stopping} stops, {waiting} deletes and {rights} rights of {states} states"
             ));
         }
-        let wrong = self.server.as_ref()?.wrong_unwanted();
+        let wrong = server.wrong_unwanted();
         if !wrong.is_empty() {
             return Some(format!(
                 "the server counts other states as unwanted than there are: {wrong:?}"
             ));
         }
-        if !self.server.as_ref()?.timings_agree() {
+        if !server.timings_agree() {
             return Some("the server keeps start times of instances that are gone".to_owned());
         }
         self.forgotten_subscriptions()
             .or_else(|| self.nodes.iter().find_map(SimNode::leaks))
     }
 
-    /// Each subscriber has one subscription; streams of agents have those that workloads asked for
-    /// and did not end.
+    /// Returns a stream with more subscriptions than its clients have. Each subscriber has one;
+    /// streams of agents have those that workloads requested and did not end.
     fn forgotten_subscriptions(&self) -> Option<String> {
         let mut subscribed = self.server.as_ref()?.subscribed();
         for node in &self.nodes {
-            let count = node
-                .stream
-                .and_then(|stream| subscribed.remove(&PeerId(stream.0)))
-                .unwrap_or(0);
+            let mut count = 0;
+            if let Some(stream) = node.stream {
+                count = subscribed.remove(&PeerId(stream.0)).unwrap_or(0);
+            }
             let following = node.requests.following();
             if count > following {
                 return Some(format!(
@@ -71,23 +89,35 @@ impl Cluster {
                 ));
             }
         }
-        let (others, there_are) = (subscribed.values().sum::<usize>(), self.subscribers.len());
-        (others != there_are).then(|| format!("{there_are} commanders have {others} subscriptions"))
+        let count: usize = subscribed.values().sum();
+        let subscribers = self.subscribers.len();
+        if count == subscribers {
+            return None;
+        }
+        Some(format!(
+            "{subscribers} commanders have {count} subscriptions"
+        ))
     }
 
-    /// Returns a workload that follows parts without the right to read them any more.
+    /// Returns a workload that subscribes to parts without the right to read them any more.
     pub(super) fn forbidden_subscription(&self) -> Option<String> {
+        self.nodes
+            .iter()
+            .find_map(|node| self.forbidden_subscription_of(node))
+    }
+
+    fn forbidden_subscription_of(&self, node: &SimNode) -> Option<String> {
         let server = self.server.as_ref()?;
-        self.nodes.iter().find_map(|node| {
-            let peer = PeerId(node.stream?.0);
-            let forbidden = |request: &Request| {
-                self.expectations.may_request(server, &node.name, request) == Some(false)
-            };
-            let told = node
-                .requests
-                .first_of(|request| server.is_subscribed(peer, &request.id) && forbidden(request));
-            told.map(|id| format!("'{id}' of {} has no right to what it follows", node.name))
-        })
+        let peer = PeerId(node.stream?.0);
+        let forbidden = node.requests.first_of(|request: &Request| {
+            server.is_subscribed(peer, &request.id)
+                && self.expectations.may_request(server, &node.name, request) == Some(false)
+        });
+        let id = forbidden?;
+        Some(format!(
+            "'{id}' of {} has no right to what it follows",
+            node.name
+        ))
     }
 
     /// Returns the stored state if it is not the desired one while no write is under way.
@@ -97,34 +127,30 @@ impl Cluster {
 
     /// Returns a workload with a subscription whose copy differs from a fresh read.
     pub(crate) fn misled_workload(&self) -> Option<String> {
+        self.nodes
+            .iter()
+            .find_map(|node| self.misled_workload_of(node))
+    }
+
+    fn misled_workload_of(&self, node: &SimNode) -> Option<String> {
         let server = self.server.as_ref()?;
-        let fresh = |masks: &[String]| server.view().read(masks);
-        self.nodes.iter().find_map(|node| {
-            let peer = PeerId(node.stream?.0);
-            node.requests
-                .differs(|id| server.is_subscribed(peer, id), fresh)
-        })
+        let peer = PeerId(node.stream?.0);
+        node.requests.differs(
+            |id| server.is_subscribed(peer, id),
+            |masks: &[String]| server.view().read(masks),
+        )
     }
 
     /// Returns a part that is not there, or still busy.
     pub(crate) fn busy(&self) -> Option<String> {
-        let busy = |node: &SimNode| {
-            let name = &node.name;
-            match (&node.life, node.stream, node.engine.calls()) {
-                (None, ..) => Some(format!("agent {name} is away")),
-                (_, None, _) => Some(format!("agent {name} is not connected")),
-                (_, _, 0) => None,
-                (_, _, calls) => Some(format!("{calls} engine calls run on node {name}")),
-            }
-        };
-        let node = self.nodes.iter().find_map(busy);
-        let network =
-            || (!self.network.is_settled()).then(|| "messages are on their way".to_owned());
-        let server = self
-            .server
-            .is_none()
-            .then(|| "the server is away".to_owned());
-        server.or(node).or_else(network)
+        if self.server.is_none() {
+            return Some("the server is away".to_owned());
+        }
+        let node = self.nodes.iter().find_map(SimNode::busy);
+        if node.is_none() && !self.network.is_settled() {
+            return Some("messages are on their way".to_owned());
+        }
+        node
     }
 
     /// Returns a guarded update that is open without a reason.

@@ -3,7 +3,7 @@
 //!
 //! Thread: the one of the test.
 
-use super::{Answer, Container, Doing, World};
+use super::{Answer, Container, Doing, PlannedEnd, World};
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::workload::{RestartPolicy, Workload};
 use ankaios_platform::clock::Clock;
@@ -61,10 +61,7 @@ impl World {
         (container.strange_until, container.vanishes_at) = (strange, vanishes);
         self.trace
             .line(|| format!("engine: '{short}' ends with {code}"));
-        let ended = self
-            .watches
-            .extract_if(.., |watch| watch.pid == pid)
-            .map(|watch| (watch.caller, watch.key));
+        let ended = self.watches.extract_if(.., |watch| watch.pid == pid);
         self.ended.extend(ended);
     }
 
@@ -143,15 +140,15 @@ impl World {
         let code = match workload.runtime_config.split(' ').next() {
             Some("exit0") => 0,
             Some("exit1") => 1,
-            _ => return Doing::Running { since, until: None },
+            _ => return Doing::Running { since, end: None },
         };
         if self.calm && restarts(code) {
-            return Doing::Running { since, until: None };
+            return Doing::Running { since, end: None };
         }
-        let runs_for = self.millis(0..8_000);
+        let at = since + self.millis(0..8_000);
         Doing::Running {
             since,
-            until: Some((since + runs_for, code)),
+            end: Some(PlannedEnd { at, code }),
         }
     }
 }
