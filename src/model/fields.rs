@@ -268,13 +268,17 @@ impl Text {
                     && text.matches('*').count() <= 1
                     && text.split('*').all(has_name_characters)
             }
-            Self::UrlPath if !text.bytes().all(|byte| byte.is_ascii_graphic()) => false,
-            Self::Path | Self::SocketPath | Self::UrlPath => {
-                let is_short = self.length_max().is_none_or(|max| text.len() <= max);
-                text.starts_with('/') && !text.contains('\0') && is_short
+            Self::Path | Self::SocketPath => self.is_absolute_path(text),
+            Self::UrlPath => {
+                self.is_absolute_path(text) && text.bytes().all(|byte| byte.is_ascii_graphic())
             }
             Self::Address => text == "localhost" || text.parse::<IpAddr>().is_ok(),
         }
+    }
+
+    fn is_absolute_path(self, text: &str) -> bool {
+        let is_short = self.length_max().is_none_or(|max| text.len() <= max);
+        is_short && text.starts_with('/') && !text.contains('\0')
     }
 
     /// Describes the form, for the error of a text that does not have it.

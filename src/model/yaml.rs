@@ -502,6 +502,7 @@ impl Reader {
         }
     }
 
+    /// Begins a list or map, to which the following nodes belong.
     fn start(
         &mut self,
         properties: Properties,
@@ -510,7 +511,7 @@ impl Reader {
     ) -> Result<(), YamlError> {
         self.check_depth(1)?;
         let before = self.size();
-        self.spend(&properties, NODE_BYTES, 1)?; // Its end is an event of its own.
+        self.spend(&properties, NODE_BYTES, 1)?; // Its begin counts as a node, and so does its end.
         if let Some(anchor) = &properties.anchor {
             self.anchors.insert(anchor.clone(), None);
         }
@@ -615,8 +616,8 @@ impl Reader {
     /// # Errors
     /// The text becomes too large.
     fn count(&mut self, bytes: usize, lines: usize, is_added: bool) -> Result<(), YamlError> {
-        // A line counts two bytes for each list and mapping around it: its indentation when it is
-        // written again.
+        // Each line also counts its indentation when it is written again: two bytes for each list
+        // and mapping around it.
         let indented = lines.saturating_mul(2 * self.open.len());
         let bytes = bytes.saturating_add(indented);
         self.lines = self.lines.saturating_add(lines);

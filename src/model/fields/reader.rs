@@ -100,6 +100,7 @@ pub(crate) fn read_part(
     Some(read_at(root, &At::top(root, rules).optional(key)?, object))
 }
 
+/// Reads the node `at`, which is the `root` or below it, as an `object`.
 fn read_at(root: &Yaml, at: &At<'_>, object: &'static Object) -> ReadDocument {
     let version = root.get("apiVersion").and_then(Yaml::scalar);
     let mut reader = FieldReader {
@@ -424,6 +425,7 @@ impl FieldReader<'_> {
         }
     }
 
+    /// Reads a list of nodes of one kind. Items with a problem are left out.
     fn list(&mut self, at: &At<'_>, kind: Kind) -> Result<Node, Problem> {
         let Content::List(items) = &at.node.content else {
             return self.wrong_type(at, "a list", "type \"array\"");
@@ -438,6 +440,7 @@ impl FieldReader<'_> {
         Ok(Node::List(list))
     }
 
+    /// Reads a mapping with nodes of one kind below any keys. With `named` the keys are names.
     fn map(&mut self, at: &At<'_>, kind: Kind, named: bool) -> Result<Node, Problem> {
         let Content::Map(entries) = &at.node.content else {
             return self.wrong_type(at, "a mapping", "type \"object\"");
@@ -465,6 +468,8 @@ impl FieldReader<'_> {
         Ok(Node::map(map))
     }
 
+    /// Reads a mapping by the table of its fields. Problems of its entries are recorded, so that
+    /// all others are read as well.
     fn object(&mut self, at: &At<'_>, object: &'static Object) -> Result<Node, Problem> {
         let entries: &[(Yaml, Yaml)] = match &at.node.content {
             Content::Map(entries) => entries,
@@ -602,6 +607,7 @@ impl FieldReader<'_> {
         }
     }
 
+    /// Reads a mapping by the table that its field [`TYPE`] chooses.
     fn one_of(&mut self, at: &At<'_>, objects: &'static [Object]) -> Result<Node, Problem> {
         if !matches!(at.node.content, Content::Map(_)) {
             return self.wrong_type(at, "a mapping", "type \"object\"");

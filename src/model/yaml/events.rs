@@ -184,9 +184,12 @@ unsafe fn properties(anchor: *const u8, tag: *const u8) -> Properties {
 /// SAFETY: `start` is null, or the beginning of a text that ends with a zero.
 #[allow(unsafe_code)]
 unsafe fn text(start: *const u8) -> Option<String> {
+    if start.is_null() {
+        return None;
+    }
     // SAFETY: as the caller says.
-    let text = unsafe { (!start.is_null()).then(|| CStr::from_ptr(start.cast())) };
-    text.map(|text| text.to_string_lossy().into_owned())
+    let text = unsafe { CStr::from_ptr(start.cast()) };
+    Some(text.to_string_lossy().into_owned())
 }
 
 impl Drop for Events<'_> {
