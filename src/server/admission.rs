@@ -403,12 +403,12 @@ impl Admission {
     }
 
     /// Notes the update that the hooks process next.
-    pub(crate) fn begin(&mut self, update: WithHooks) {
+    pub(crate) fn begin_hooks(&mut self, update: WithHooks) {
         self.with_hooks = Some(update);
     }
 
     /// Takes the update that the hooks have processed.
-    pub(crate) fn end(&mut self) -> Option<WithHooks> {
+    pub(crate) fn end_hooks(&mut self) -> Option<WithHooks> {
         self.with_hooks.take()
     }
 

@@ -25,7 +25,7 @@ impl ServerLoop {
             PeerHello::Agent(hello) => {
                 return self.agent_opened(id, hello, certificate_expires, outbox);
             }
-            PeerHello::Cli => Service::Cli,
+            PeerHello::Cli => Service::Cli, // Of `ank` of an earlier version.
             PeerHello::Commander => Service::Command,
         };
         let prefix = if service == Service::Cli {
@@ -55,10 +55,15 @@ impl ServerLoop {
         let begin = self.now();
         // First, an older connection of this agent ends.
         if self.admission.defers_agent(&name, begin) {
-            return refuse_agent(&name, "it kept the server busy, and others wait");
+            return refuse_agent(
+                &name,
+                "it has kept the server busy, and other messages wait",
+            );
         }
         match self.sessions.arrival(id, &name, &outbox) {
-            Arrival::NoCapacity => return refuse_agent(&name, "too much waits for others"),
+            Arrival::NoCapacity => {
+                return refuse_agent(&name, "too many messages wait for other peers");
+            }
             Arrival::Outdated => {
                 return log::warn!(
                     "Ignoring an older connection of agent '{name}' that was announced late."

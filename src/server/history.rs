@@ -78,21 +78,20 @@ impl Change {
     }
 
     fn node(&self) -> Node {
-        let mut node = Node::map([("at", Node::Number(self.at))]);
-        for (key, text) in [
+        let texts = [
             ("agent", &self.agent),
             ("workload", &self.workload),
             ("id", &self.id),
             ("state", &self.state),
             ("info", &self.info),
-        ] {
-            if let Some(entries) = node.as_map_mut()
-                && !text.is_empty()
-            {
-                entries.insert(key, Node::text(text.as_str()));
+        ];
+        let mut fields = vec![("at", Node::Number(self.at))];
+        for (key, text) in texts {
+            if !text.is_empty() {
+                fields.push((key, Node::text(text.as_str())));
             }
         }
-        node
+        Node::object(fields)
     }
 }
 

@@ -134,9 +134,13 @@ pub struct ServerLoop {
     subscriptions: Subscriptions,
     sessions: Sessions,
     admission: Admission,
+    /// The store of the state on the disk.
     storage: Storage,
+    /// The warnings of certificates that expire soon.
     expiry: Expiry,
+    /// The service manager, which shows the numbers of agents and workloads.
     status: StatusBoard,
+    /// Requests of the thread `metrics`; `None` without it.
     metrics: Option<Receiver<NumbersRequest>>,
     time: Time,
 }
@@ -437,7 +441,7 @@ impl ServerLoop {
                     changes,
                 } => self.reported(&states, was_staged, changes),
                 Effect::InstanceGone(instance) => self.instance_gone(&instance),
-                Effect::ShowStaged => self.rollouts.changed(),
+                Effect::ShowStaged => self.rollouts.note_change(),
                 Effect::EssentialFailed(failure) => self.essential_failed(&failure),
             }
         }

@@ -22,7 +22,7 @@ const INFO: Family = Family::gauge(
 const AGENTS: Family = Family::gauge("ankaios_server_agents", "Connected agents.");
 const CERTIFICATE: Family = Family::gauge(
     "ankaios_server_certificate_expires_seconds",
-    "When a certificate expires, in seconds since 1970; of the server the agent is empty.",
+    "When a certificate expires, in seconds since 1970. That of the server has an empty agent.",
 );
 const WORKLOADS: Family = Family::gauge(
     "ankaios_server_workloads",

@@ -245,7 +245,7 @@ impl ServerLoop {
         if request.instances.len() > 2 * workloads.effective.len() {
             return self.sessions.refuse(
                 key,
-                "The request for logs names the same workloads again and again; name each once",
+                "The request for logs names workloads several times; name each once",
             );
         }
         let owner = self.sessions.rights().owner(requester);
@@ -424,7 +424,7 @@ impl ServerLoop {
             let mask = format!("desiredState.workloads.{name}");
             if !self.sessions.rights().may_write(requester, vec![mask]) {
                 return Err(UpdateError::Other(format!(
-                    "it would restart '{name}', too, which this workload must not write"
+                    "it would also restart '{name}', which this workload must not write"
                 )));
             }
             self.updates.check_agent_of(name)?;
@@ -448,7 +448,7 @@ impl ServerLoop {
         if let Some(content) = kept
             && self.updates.start_hooks(&checked)
         {
-            return self.admission.begin(WithHooks {
+            return self.admission.begin_hooks(WithHooks {
                 requester: requester.clone(),
                 key: key.clone(),
                 content,
@@ -493,7 +493,7 @@ impl ServerLoop {
             content,
             checked,
             commits,
-        }) = self.admission.end()
+        }) = self.admission.end_hooks()
         else {
             log::error!("Ignoring a result of the mutating hooks: no update is waiting for one.");
             return;

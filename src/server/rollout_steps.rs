@@ -174,7 +174,7 @@ impl ServerLoop {
         if !self.rollouts.is_unsaved() {
             return None;
         }
-        self.rollouts.saved();
+        self.rollouts.note_saved();
         Some(self.stored())
     }
 
@@ -184,7 +184,7 @@ impl ServerLoop {
     fn store_and_wait(&mut self) {
         if self.storage.is_on() {
             self.storage.store_and_wait(self.stored());
-            self.rollouts.saved();
+            self.rollouts.note_saved();
         }
     }
 
@@ -193,7 +193,7 @@ impl ServerLoop {
     pub(super) fn store_state(&mut self) {
         if self.storage.is_on() {
             self.storage.store(self.stored());
-            self.rollouts.saved();
+            self.rollouts.note_saved();
         }
     }
 

@@ -366,7 +366,7 @@ pub fn open(folder: &Path) -> io::Result<Option<Found>> {
             return Err(io::Error::other(format!(
                 "neither '{FILE}' ({reason}) nor '{PREVIOUS_FILE}' ({other}) can be read. Restore one of them from a \
                  backup, or move both away to start without: agents then delete all workloads that are not in the \
-                 startup manifest. Until then they continue to run all"
+                 startup manifest. Until then all workloads keep running"
             )));
         }
     };

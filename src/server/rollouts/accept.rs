@@ -175,8 +175,8 @@ impl Rollouts {
             return Ok(()); // A state that is too large already may always become smaller.
         }
         Err(UpdateError::Other(format!(
-            "the desired and the effective state would take {after} bytes, and workloads may let them grow to \
-             {STATE_OF_WORKLOADS_MAX}; use shorter texts, or apply it with 'ank', which has no such limit"
+            "the desired and the effective state would take {after} bytes, but a request of a workload may let them take \
+             at most {STATE_OF_WORKLOADS_MAX}; use shorter texts, or apply it with 'ank', which has no such limit"
         )))
     }
 
@@ -285,8 +285,8 @@ impl Rollouts {
     }
 
     /// Makes room for one more open update, which replaces the `joined` ones. If all places are
-    /// taken, the oldest update that waits only for disconnected agents ends, but not for a request
-    /// of a workload: workloads must neither end updates of others nor take all places.
+    /// taken, ends the oldest update that waits only for disconnected agents. Workloads must
+    /// neither end updates of others nor take all places.
     fn make_room(&mut self, joined: &[u64], requester: &Requester) -> Result<(), UpdateError> {
         if self.newest >= UPDATE_NUMBER_MAX {
             return Err(UpdateError::Other(
@@ -434,7 +434,7 @@ impl Rollouts {
         self.newest = self.newest.max(open.record.number);
         self.open.insert(open.record.number, open);
         self.is_unsaved = true;
-        self.changed();
+        self.note_change();
         // The disk has a staged update as one that is still being staged. A server that ends during
         // the switch must not begin with the staging again.
         let is_stored_first = is_ready && was_staging;
@@ -530,9 +530,10 @@ impl Rollouts {
         self.open.insert(window.number, open);
     }
 
-    /// The member of the health window for a workload; `None` if that has no agent. `dependent` is
-    /// the consequence of a failure if the update does not affect the workload itself: such a
-    /// member begins with its present state.
+    /// The member of the health window for a workload; `None` if it has no agent.
+    ///
+    /// `dependent` is for a workload that only depends on one of the update: the consequence of its
+    /// failure. Such a member begins with its present state.
     pub(super) fn member(
         &self,
         name: &Name,

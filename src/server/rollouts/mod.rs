@@ -279,7 +279,7 @@ impl Rollouts {
     }
 
     /// Notes that all changes were given to the store.
-    pub(crate) fn saved(&mut self) {
+    pub(crate) fn note_saved(&mut self) {
         self.is_unsaved = false;
     }
 
@@ -335,14 +335,14 @@ impl Rollouts {
     }
 
     /// Notes that staged instances have changed, so that they are shown at once.
-    pub(crate) fn changed(&mut self) {
+    pub(crate) fn note_change(&mut self) {
         self.is_outdated = true;
         self.shown_until = None;
     }
 
     /// Removes an open update, which ends or becomes a part of another one.
     fn close(&mut self, number: u64) -> Option<OpenUpdate> {
-        self.changed();
+        self.note_change();
         self.open.remove(&number)
     }
 
@@ -512,6 +512,7 @@ impl Rollouts {
         selected.unwrap_or_default()
     }
 
+    /// The node of one update, with the fields that clients can read.
     fn update_node(
         &self,
         record: &UpdateRecord,
@@ -670,7 +671,7 @@ impl Rollouts {
             open.count_loss("the server", now);
             self.is_unsaved = true;
         }
-        self.changed();
+        self.note_change();
         self.open.insert(number, open);
     }
 }

@@ -198,6 +198,7 @@ impl Rollouts {
         now: Instant,
         effects: &mut Effects,
     ) {
+        // First, the messages. Without one the agent assumes that nothing is prepared or open.
         let prepares = capabilities.prepares;
         let session = AgentStaging {
             prepares,
@@ -207,6 +208,7 @@ impl Rollouts {
         self.agents.insert(agent.clone(), session);
         self.send_list(agent, effects);
         self.send_open(effects);
+        // Then, the open updates, which may have waited for it.
         self.away.remove(agent);
         if !prepares && self.open.values().any(|open| open.has_staged(agent)) {
             self.warn_of_agent(agent);
@@ -220,7 +222,7 @@ impl Rollouts {
             }
         }
         if !self.open.is_empty() {
-            self.changed();
+            self.note_change();
         }
     }
 
@@ -235,7 +237,7 @@ impl Rollouts {
             }
         }
         if !self.open.is_empty() {
-            self.changed();
+            self.note_change();
         }
     }
 
@@ -343,7 +345,7 @@ impl Rollouts {
             if open.record.reason.is_none() {
                 open.record.reason = Some(why.to_owned());
             }
-            self.changed();
+            self.note_change();
             return Undo::Kept;
         }
         let Some(OpenUpdate { record, .. }) = self.close(number) else {
@@ -400,12 +402,12 @@ impl UpdateRecord {
         }
         if let Some(successor) = &self.replaced_by {
             return Some(format!(
-                "nothing of update {number} is left: it is a part of update {successor}"
+                "update {number} has become a part of update {successor} and cannot be rolled back by itself"
             ));
         }
         if self.has_lost_way_back || self.change_set.is_empty() {
             return Some(format!(
-                "the server does not keep any more what was there before update {number}"
+                "the server no longer has the state from before update {number}"
             ));
         }
         for (name, affected) in &self.change_set.workloads {

@@ -472,7 +472,8 @@ impl Rollouts {
             && let Some(until) = self.shown_until
             && until > now
         {
-            self.show_at = Some(self.show_at.map_or(until, |at| at.min(until)));
+            let planned = self.show_at.unwrap_or(until);
+            self.show_at = Some(planned.min(until));
             return None;
         }
         self.forget_agents_without_staged();

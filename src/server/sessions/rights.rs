@@ -66,8 +66,8 @@ impl Rights {
         let Some(right) = self.of(agent, workload) else {
             let workload = excerpt(workload);
             return Err(Denied(format!(
-                "agent '{agent}' has no workload '{workload}' with allow rules for its control interface, neither to run nor \
-                 to stop"
+                "agent '{agent}' has no workload '{workload}' with allow rules for its control interface, not even a \
+                 stopping one"
             )));
         };
         Ok(&right.authorizer)

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The keys that lead to a node. A key may contain dots, so a path is more than its text.
-pub(crate) type Path = Vec<String>;
+pub(crate) type KeyPath = Vec<String>;
 
 /// Parts of all changed paths of one change, and of the paths in the event for one subscriber: a
 /// dozen fields of each of 5,000 workloads. The paths to many fields of a deep config take far more
@@ -173,19 +173,22 @@ impl CpuGuard<'_> {
     fn count_key(&mut self) -> Option<()> {
         self.keys += 1;
         let is_over = self.keys.is_multiple_of(CHECK_INTERVAL) && self.cpu.now() > self.until;
-        (!is_over).then_some(())
+        if is_over { None } else { Some(()) }
     }
 
     /// Adds a path to an event; `None` when that has too many parts.
-    fn add(&mut self, path: &Path, event: &mut Vec<Path>) -> Option<()> {
+    fn add(&mut self, path: &KeyPath, event: &mut Vec<KeyPath>) -> Option<()> {
         self.parts += path.len();
         event.push(path.clone());
-        (self.parts <= PARTS_MAX).then_some(())
+        if self.parts > PARTS_MAX {
+            return None;
+        }
+        Some(())
     }
 }
 
 /// The paths of one event as texts.
-fn fields(altered: &[(PathChange, Path)]) -> AlteredFields {
+fn fields(altered: &[(PathChange, KeyPath)]) -> AlteredFields {
     let mut fields = AlteredFields::default();
     for (change, path) in altered {
         let list = match change {
@@ -207,7 +210,7 @@ pub(crate) struct ChangedPaths {
     /// sent.
     parts: usize,
     /// The added or removed node is the highest one, with all nodes below it.
-    all: Vec<(PathChange, Path, Node)>,
+    all: Vec<(PathChange, KeyPath, Node)>,
 }
 
 /// The kind of a change of a node.
@@ -221,7 +224,7 @@ enum PathChange {
     Updated,
 }
 
-fn path(parts: &[&str]) -> Path {
+fn path(parts: &[&str]) -> KeyPath {
     parts.iter().map(|part| (*part).to_owned()).collect()
 }
 
@@ -236,7 +239,7 @@ impl ChangedPaths {
     }
 
     /// Adds the changes of the node at `path`. Both nodes have no empty containers.
-    fn node(&mut self, path: &mut Path, old: Option<&Node>, new: Option<&Node>) {
+    fn node(&mut self, path: &mut KeyPath, old: Option<&Node>, new: Option<&Node>) {
         if self.are_too_many() {
             return;
         }
@@ -259,7 +262,7 @@ impl ChangedPaths {
         self.all.push((change, path.clone(), node));
     }
 
-    fn each_entry(&mut self, path: &mut Path, old: &Entries, new: &Entries) {
+    fn each_entry(&mut self, path: &mut KeyPath, old: &Entries, new: &Entries) {
         let keys: BTreeSet<&str> = old.keys().chain(new.keys()).collect_entries();
         for key in keys {
             path.push(key.to_owned());
@@ -393,7 +396,7 @@ impl ChangedPaths {
         &self,
         masks: Option<&MaskTree>,
         guard: &mut CpuGuard<'_>,
-    ) -> Option<Vec<(PathChange, Path)>> {
+    ) -> Option<Vec<(PathChange, KeyPath)>> {
         let mut altered = Vec::new();
         for (change, path, tree) in &self.all {
             let mut found = Vec::new();
@@ -414,8 +417,8 @@ impl ChangedPaths {
 fn find(
     node: &Node,
     masks: Option<&MaskTree>,
-    path: &Path,
-    found: &mut Vec<Path>,
+    path: &KeyPath,
+    found: &mut Vec<KeyPath>,
     guard: &mut CpuGuard<'_>,
 ) -> Option<()> {
     let Some(masks) = masks else {
@@ -438,8 +441,8 @@ fn find(
 fn collect_below(
     node: &Node,
     wanted: &Wanted<'_>,
-    path: &mut Path,
-    found: &mut Vec<Path>,
+    path: &mut KeyPath,
+    found: &mut Vec<KeyPath>,
     guard: &mut CpuGuard<'_>,
 ) -> Option<()> {
     let Node::Map(entries) = node else {
@@ -658,7 +661,7 @@ impl Publication<'_> {
 /// Encodes the event with these paths and their present values.
 fn encode(
     peer: PeerId,
-    altered: &[(PathChange, Path)],
+    altered: &[(PathChange, KeyPath)],
     view: StateView<'_>,
     sessions: &Sessions,
 ) -> EventDelivery {
@@ -738,7 +741,7 @@ mod tests {
         assert!((0..10 * CHECK_INTERVAL).all(|_| guard.count_key().is_some()));
         time.store(11, Ordering::Relaxed);
         assert!((0..CHECK_INTERVAL).any(|_| guard.count_key().is_none()));
-        let path: Path = vec!["x".to_owned(); PARTS_MAX / 2];
+        let path: KeyPath = vec!["x".to_owned(); PARTS_MAX / 2];
         let mut event = Vec::new();
         assert!(guard.add(&path, &mut event).is_some() && guard.add(&path, &mut event).is_some());
         assert!(guard.add(&path, &mut event).is_none());

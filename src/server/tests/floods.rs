@@ -261,7 +261,7 @@ fn workloads_grow_the_state_up_to_its_bound_and_users_beyond() {
     )
     .unwrap_err();
     assert!(
-        refused.contains("would take 19") && refused.contains("grow to 16777216; use shorter"),
+        refused.contains("would take 19") && refused.contains("at most 16777216; use shorter"),
         "{refused}"
     );
     let file = format!(", files: [{{mountPoint: /f, data: {large}}}]");

@@ -289,7 +289,7 @@ fn a_workload_needs_the_right_to_write_all_that_is_restarted() {
         "{denied}"
     );
     let reason =
-        "Update rejected: 'it would restart 'nav', too, which this workload must not write'";
+        "Update rejected: 'it would also restart 'nav', which this workload must not write'";
     assert_eq!(outcome(web), Some(Err(reason.to_owned())));
 }
 

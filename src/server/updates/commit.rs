@@ -106,7 +106,7 @@ impl Updates {
         let stays = change.keeps(&self.workloads.desired);
         let before = change.apply(&mut self.workloads.desired);
         self.update_config_users(&before);
-        let for_agents = self.workloads.render(revisions);
+        let for_agents = self.workloads.take_rendered(revisions);
         if !stays {
             effects.push(Effect::Store);
         }
@@ -174,7 +174,7 @@ impl Updates {
         now: Instant,
         effects: &mut Effects,
     ) {
-        let difference = self.workloads.render(revisions);
+        let difference = self.workloads.take_rendered(revisions);
         let changes = ChangedPaths::default();
         self.make_effective(difference, &BTreeSet::new(), changes, now, effects);
     }
@@ -195,7 +195,7 @@ impl Updates {
         let ModeDiff {
             difference: EffectiveDiff { added, deleted },
             affected,
-        } = self.workloads.in_mode(difference, restarted);
+        } = self.workloads.apply_difference(difference, restarted);
         // The conditions follow from the dependents before the change.
         let deletes = self
             .deletes

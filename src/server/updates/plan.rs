@@ -163,10 +163,14 @@ impl StoredWorkload {
     /// The stored form of a rendered or effective workload, next to the desired one.
     fn beside(desired: Option<&Arc<Workload>>, added: AddedWorkload) -> Self {
         let AddedWorkload { instance, workload } = added;
-        let is_desired = desired == Some(&workload);
+        let own = if desired == Some(&workload) {
+            None
+        } else {
+            Some(sparse(&workload))
+        };
         Self {
             instance,
-            workload: (!is_desired).then(|| sparse(&workload)),
+            workload: own,
         }
     }
 

@@ -76,6 +76,7 @@ impl Updates {
             if self.workloads.placeholders.contains(&instance) {
                 continue;
             }
+            // A state of an instance that was never wanted is not kept without its agent.
             let phase = if never_wanted.contains(&instance) {
                 Phase::Removed
             } else {

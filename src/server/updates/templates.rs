@@ -386,7 +386,10 @@ fn add_size(size: usize, item: &ConfigItem) -> Option<usize> {
             }
         }
     }
-    (size <= TEMPLATE_VALUES_MAX).then_some(size)
+    if size > TEMPLATE_VALUES_MAX {
+        return None;
+    }
+    Some(size)
 }
 
 fn json(item: &ConfigItem) -> Value {

@@ -1,6 +1,11 @@
 //! The desired state, the effective workloads, and the states of their instances, with the indexes
 //! by which they are found: users of configs, dependents, and unwanted instances.
 //!
+//! A workload has up to four forms. It is desired as a client wrote it, and rendered after its
+//! templates are filled in; hooks may change that. The result is placed: it has its own agent. It
+//! is effective without that agent while it is stopped or restarted, and outside of the current
+//! mode.
+//!
 //! Thread: `server`; a plain value owned by [`super::Updates`].
 
 use super::modes::Modes;
@@ -174,7 +179,7 @@ impl Workloads {
     /// Applies `difference`, which is about workloads with their own agents. Returns the difference
     /// of the effective workloads that follows from it, from a switch of the mode, and from the
     /// workloads `restarted`, whose restart or stop begins or ends.
-    pub(crate) fn in_mode(
+    pub(crate) fn apply_difference(
         &mut self,
         difference: EffectiveDiff,
         restarted: &BTreeSet<Name>,
@@ -292,7 +297,7 @@ impl Workloads {
 
     /// Takes over the rendered workloads of these revisions. Returns their changes to the workloads
     /// with their own agents.
-    pub(crate) fn render(&mut self, revisions: BTreeMap<Name, Revision>) -> EffectiveDiff {
+    pub(crate) fn take_rendered(&mut self, revisions: BTreeMap<Name, Revision>) -> EffectiveDiff {
         let difference = self.difference(&revisions);
         if let Some(before_hooks) = &mut self.before_hooks {
             for (name, Revision { rendered, .. }) in revisions {

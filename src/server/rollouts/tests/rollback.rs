@@ -151,11 +151,11 @@ fn unknown_or_inactive_update_is_not_rolled_back() {
         ["1 REPLACED", "2 UNDONE", "3 WITHDRAWN", "4 GOOD", "5 GOOD"]
     );
     let not_kept =
-        |number| format!("the server does not keep any more what was there before update {number}");
+        |number| format!("the server no longer has the state from before update {number}");
     for (number, reason) in [
         (
             1,
-            "nothing of update 1 is left: it is a part of update 2".to_owned(),
+            "update 1 has become a part of update 2 and cannot be rolled back by itself".to_owned(),
         ),
         (
             2,
