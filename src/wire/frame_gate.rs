@@ -292,8 +292,8 @@ pub(crate) struct FrameGate {
     waiter: Option<Waiter>,
     is_waiting: bool,
     begun: Instant,
-    /// When the next stream may begin.
-    next_stream: Instant,
+    /// When the next stream may begin; the first one may at any time.
+    next_stream: Option<Instant>,
     /// Time until which the passed control frames use up the rate of the connection.
     control_paid: Instant,
     /// The client has taken all bytes that were sent to it.
@@ -321,7 +321,7 @@ impl FrameGate {
             waiter: None,
             is_waiting: false,
             begun: now,
-            next_stream: now,
+            next_stream: None,
             control_paid: now,
             peer_reads: true,
             window_credit: 0,
@@ -441,10 +441,10 @@ impl FrameGate {
         let cost = match kind {
             DATA | CONTINUATION => return true,
             HEADERS => {
-                if !self.peer_reads || now < self.next_stream {
+                if !self.peer_reads || self.next_stream.is_some_and(|next| now < next) {
                     return false;
                 }
-                self.next_stream = now + STREAM_INTERVAL;
+                self.next_stream = Some(now + STREAM_INTERVAL);
                 return true;
             }
             PING | SETTINGS if flags & ACK == 0 => {

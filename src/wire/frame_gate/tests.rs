@@ -265,6 +265,22 @@ fn a_message_that_stops_coming_is_slow_whatever_came_before() {
     assert_eq!(slow.gate.check(slow.clock.now()), Err(Refused::Slow));
 }
 
+/// The connection of gRPC is made after the time at which the first bytes came was taken.
+#[test]
+fn first_stream_of_a_connection_does_not_wait() {
+    let came = ManualClock::new().now();
+    let in_flight = InFlightMessages::new(capacity(), MESSAGE_MAX);
+    let mut gate = FrameGate::new(in_flight, came + RETRY);
+    gate.beginning = Beginning::Over;
+    let bytes = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        frame(SETTINGS, 0, 0, &[]),
+        frame(HEADERS, 4, 1, &[0x88]),
+    ]
+    .concat();
+    assert_eq!(gate.admit(&bytes, came), Ok(bytes.len()));
+}
+
 /// Each costs a thread and a call, however soon it is reset.
 #[test]
 fn streams_of_a_connection_that_are_reset_at_once_begin_one_after_the_other() {
