@@ -408,15 +408,15 @@ impl<'a> RunningCall<'a> {
 
     /// The longest wait of the next `poll`; `None` waits forever.
     fn timeout(&self, age: Duration) -> Option<Timespec> {
-        let stage = match self.stage {
+        let until_due = match self.stage {
             Stage::Running => self.limit.map(|limit| limit.saturating_sub(age)),
             Stage::Terminated { kill_at, .. } => Some(SystemClock.until(kill_at)),
             Stage::Killed { give_up_at, .. } => Some(SystemClock.until(give_up_at)),
         };
         let wait = match self.pidfd {
-            Some(_) => stage?,
+            Some(_) => until_due?,
             // Nothing reports the end of the child.
-            None => stage.unwrap_or(Duration::MAX).min(CHILD_POLL_INTERVAL),
+            None => until_due.unwrap_or(Duration::MAX).min(CHILD_POLL_INTERVAL),
         };
         Timespec::try_from(wait).ok()
     }
@@ -623,7 +623,7 @@ impl FollowedChild {
 }
 
 impl Drop for FollowedChild {
-    /// It only reads, so nothing is lost when it is killed.
+    /// Kills the program. It only reads, so nothing is lost.
     fn drop(&mut self) {
         let Some(mut child) = self.child.take() else {
             return;

@@ -193,16 +193,16 @@ where
     }
 }
 
-/// Returns whether `output` takes bytes within `wait`, or reports at once that it never will.
+/// Waits until a write to `output` would return at once, at most for `wait`. Returns whether it
+/// would.
 fn can_take(output: &impl AsFd, wait: Duration) -> bool {
     let Ok(wait) = Timespec::try_from(wait) else {
-        return true;
+        return true; // The wait is practically endless: the write itself waits.
     };
-    let mut places = [PollFd::new(output, PollFlags::OUT)];
-    match poll(&mut places, Some(&wait)) {
+    let mut polled = [PollFd::new(output, PollFlags::OUT)];
+    match poll(&mut polled, Some(&wait)) {
         Ok(ready) => ready > 0,
-        // A closed output, for example; the write reports it.
-        Err(_) => true,
+        Err(_) => true, // The write will report the error at once.
     }
 }
 

@@ -150,7 +150,7 @@ impl OwnStack {
         match unsafe { rustix::mm::madvise(start, length, Advice::LinuxDontNeed) } {
             // The stack of `main` has pages only as far as it was used.
             Ok(()) | Err(Errno::NOMEM) => {}
-            Err(error) => log::debug!("Pages of a stack stay: '{error}'"),
+            Err(error) => log::debug!("Unused pages of a stack stay in memory: '{error}'"),
         }
     }
 }
@@ -311,7 +311,7 @@ fn advise(range: &Range<usize>, advice: Advice) {
         )
     };
     if let Err(error) = result {
-        log::debug!("Pages that rest stay: '{error}'");
+        log::debug!("Idle pages of code stay in memory: '{error}'");
     }
 }
 

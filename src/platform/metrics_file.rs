@@ -168,7 +168,7 @@ fn write_all(
         if let Some(text) = text() {
             match replace(path, &text) {
                 Ok(()) => failure.clear(),
-                Err(error) if error.to_string() == failure => {}
+                Err(error) if error.to_string() == failure => {} // It was logged.
                 Err(error) => {
                     failure = error.to_string();
                     let path = path.display();

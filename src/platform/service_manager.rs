@@ -303,6 +303,7 @@ impl<C: Clock> Notifier<C> {
         self.late_since = None;
         self.pause = VITAL_CHECK_FIRST;
         self.complained = false;
+        // Half of the limit: one late report does not end the program.
         self.due = self.watchdog.map(|limit| now + limit / 2);
     }
 
