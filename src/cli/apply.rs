@@ -456,6 +456,7 @@ impl ConfigCheck<'_> {
         }
     }
 
+    /// Checks the runtime configuration of a workload.
     fn config(&mut self, name: &str, workload: &Workload) {
         let config = workload.config();
         // First, the `lifecycle:` block.
@@ -622,7 +623,7 @@ fn check_keys(input: &Input, root: &Yaml) -> Result<()> {
     Ok(())
 }
 
-/// The first wrong key below `node`.
+/// The first key below `node` that no mask can name.
 fn wrong_key(node: &Yaml) -> Option<&Yaml> {
     match &node.content {
         Content::Map(entries) => {
@@ -743,12 +744,13 @@ fn errors(state: &DesiredState) -> Vec<String> {
         errors.push(error.to_string());
     }
     for (name, workload) in &state.workloads {
-        let named = if is_template(workload, &workload.agent) {
+        // Templates are rendered by the server, so their results are not checked.
+        let checked = if is_template(workload, &workload.agent) {
             check_workload_name(name)
         } else {
             check_workload(name, workload)
         };
-        if let Err(error) = named.and_then(|()| check_config_references(workload)) {
+        if let Err(error) = checked.and_then(|()| check_config_references(workload)) {
             errors.push(format!("workload '{name}': {error}"));
         }
         let is_known = RUNTIMES.contains(&&*workload.runtime);

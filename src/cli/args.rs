@@ -907,7 +907,7 @@ impl Arguments {
 
     /// The text about wrong arguments that clap accepts; `None` if all are right.
     fn wrong_usage(&self) -> Option<&'static str> {
-        let quiet = self.common.quiet && self.command.is_endless();
+        let would_print_nothing = self.common.quiet && self.command.is_endless();
         Some(match &self.command {
             Verb::Set(Set::State { masks_and_file, .. }) if masks_and_file.len() < 2 => {
                 "the following required arguments were not provided:\n  <FILE>"
@@ -920,10 +920,10 @@ impl Arguments {
             })) if state.contains("://") => {
                 "'-s' is a state of workloads here; for the server write '--server-url <URL>', or '-s <URL>' before the command"
             }
-            Verb::Get(Get::Events(_)) if quiet => {
+            Verb::Get(Get::Events(_)) if would_print_nothing => {
                 "the argument '--quiet' cannot be used with 'get events'"
             }
-            _ if quiet => "the argument '--quiet' cannot be used with '--watch'",
+            _ if would_print_nothing => "the argument '--quiet' cannot be used with '--watch'",
             Verb::Get(Get::Workload(WorkloadArguments {
                 watch: true,
                 output: Format::Json | Format::Yaml | Format::Name,

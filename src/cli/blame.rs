@@ -32,6 +32,7 @@ pub(crate) fn print(
     if !names.is_empty() {
         wanted.retain(|start| names.iter().any(|name| **name == *start.instance.workload));
     }
+    // The longest first.
     wanted.sort_by_key(|start| {
         let so_far = start.so_far(start.begin(), starts.now);
         (Reverse(start.total().or(so_far)), start.instance.clone())

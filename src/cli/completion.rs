@@ -199,6 +199,7 @@ fn runtimes() -> BTreeSet<String> {
     RUNTIMES.map(str::to_owned).into_iter().collect_entries()
 }
 
+/// The known modes, and those that desired workloads name.
 fn named_modes(state: &Node) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     if let Some((_, known)) = of_server(state) {
@@ -217,7 +218,8 @@ fn contexts() -> BTreeSet<String> {
     }
 }
 
-/// The values that begin as the completed `word`, with `or_file` also the files.
+/// The candidates for the completed `word`: values that begin with it, and with `or_file` also
+/// files.
 fn complete(
     Candidates { parts, of_state }: Candidates,
     or_file: bool,

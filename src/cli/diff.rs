@@ -47,7 +47,7 @@ pub(crate) fn print(
     link: &mut dyn ServerLink,
     output: &mut Output,
 ) -> Result<ExitCode> {
-    let switch = modes::leave_out(&mut update, link)?;
+    let switch = modes::apply_mode_rule(&mut update, link)?;
     // First read the objects. Without masks everything would be read.
     let mut masks: Vec<&str> = update.masks.iter().map(String::as_str).collect();
     let mut has_config = false;

@@ -23,15 +23,14 @@ pub enum ExitCode {
     Usage = 2,
     /// The update was accepted, but a workload failed; only with `--fail-on-error`.
     WorkloadFailed = 3,
-    /// The update was accepted, but `--wait-timeout` passed before all workloads were there, or,
-    /// with `--fail-on-error`, a guarded one stays open since an agent is disconnected.
+    /// The update was accepted, but `--wait-timeout` passed before all workloads reached their
+    /// states. With `--fail-on-error`, also if a guarded update stays open for a disconnected agent.
     GaveUp = 4,
     /// The update was accepted, failed and was rolled back; everything is as it was before.
     Undone = 5,
     /// The manifests and the desired state differ; only of `ank diff` and `ank apply --dry-run`.
     Different = 6,
-    /// The update was accepted, failed and was rolled back, but not all that ran before it runs
-    /// again.
+    /// The update was accepted, failed and was rolled back, but not all earlier workloads run again.
     NotRestored = 7,
     /// The update was refused, since the server has rolled back the same one before.
     UndoneBefore = 8,

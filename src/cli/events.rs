@@ -141,9 +141,7 @@ pub(crate) fn follow(
         since: _,
     } = arguments;
     let format = format.unwrap_or(Format::Yaml);
-    let give_up = waiting
-        .limit
-        .and_then(|limit| link.now().checked_add(limit));
+    let give_up = waiting.give_up(link.now());
     let mut masks = masks.clone();
     masks.extend(until.iter().map(|until| until.mask.clone()));
     check_masks(&masks)?;
@@ -188,17 +186,19 @@ pub(crate) fn follow(
                 );
                 return Ok(ExitCode::GaveUp);
             }
-            Err(error)
-                if *reconnect
-                    && has_begun
-                    && error.is_transient()
-                    && give_up.is_none_or(|at| link.now() < at) =>
-            {
+            Err(error) => {
+                let may_reconnect = *reconnect && has_begun && error.is_transient();
+                let is_late = match give_up {
+                    Some(give_up) => link.now() >= give_up,
+                    None => false,
+                };
+                if !may_reconnect || is_late {
+                    return Err(error);
+                }
                 output.warn(format_args!("{error}; trying again"));
                 link.reconnect()?;
                 is_subscribed = false;
             }
-            Err(error) => return Err(error),
         }
     }
 }

@@ -198,25 +198,30 @@ fn warn_of_missing_part(mask: &str, state: &Node, output: &mut Output) {
         output.warn(format_args!("mask '{mask}' selects nothing: {reason}"));
         return;
     }
-    let (kind, length) = match path[..] {
-        ["desiredState" | "effectiveState", "workloads", ..] => ("workload", 3),
-        ["desiredState" | "effectiveState", "configs", ..] => ("config", 3),
-        ["agents", ..] => ("agent", 2),
-        [part] if PARTS_ON_REQUEST.contains(&part) => ("part", 1),
+    let kind = match path[..] {
+        ["desiredState" | "effectiveState", "workloads", ..] => "workload",
+        ["desiredState" | "effectiveState", "configs", ..] => "config",
+        ["agents", ..] => "agent",
+        [part] if PARTS_ON_REQUEST.contains(&part) => "part",
         _ => return,
     };
-    let named = path
-        .split(|part| *part == WILDCARD)
-        .next()
-        .unwrap_or_default();
-    if named.len() < length || state.at(named).is_some() {
+    // The number of names in the path of one such object.
+    let object_length = match kind {
+        "part" => 1,
+        "agent" => 2,
+        _ => 3,
+    };
+    let mut before_wildcards = path.split(|part| *part == WILDCARD);
+    let named = before_wildcards.next().unwrap_or_default();
+    let names_one_object = named.len() >= object_length;
+    if !names_one_object || state.at(named).is_some() {
         return;
     }
-    // The response to a longer mask does not show whether the object lacks this part or does not
-    // exist.
-    if path.len() == length {
-        output.warn(format_args!("{kind} '{}' does not exist", path[length - 1]));
+    if path.len() == object_length {
+        let name = path[object_length - 1];
+        output.warn(format_args!("{kind} '{name}' does not exist"));
     } else {
+        // Either the object does not exist, or it lacks this part.
         output.warn(format_args!("mask '{mask}' selects nothing"));
     }
 }
@@ -315,7 +320,8 @@ pub(crate) fn workloads(
         let Some(states) = link.next_states(None)? else {
             continue;
         };
-        let mut all_known = true; // The runtime of others must be read.
+        // The report of a new instance lacks its runtime, so that is read.
+        let mut all_known = true;
         for state in &states {
             all_known &= reasons.on_state(state);
             if state.state.phase == Phase::Removed {

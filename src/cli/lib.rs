@@ -73,6 +73,7 @@ pub fn main(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Exi
     }
 }
 
+/// Runs a command. The connection is made by its first request, and closed at its end.
 fn run(arguments: &Arguments, output: &mut Output) -> Result<ExitCode, CliError> {
     let verb = &arguments.command;
     match verb {
@@ -142,6 +143,7 @@ fn signals(verb: &Verb) -> &'static [c_int] {
     }
 }
 
+/// Runs a command that needs a server.
 fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError> {
     let (link, output) = (&mut *context.link, &mut *context.output);
     match verb {

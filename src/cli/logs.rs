@@ -204,6 +204,7 @@ fn follow(
     link: &mut dyn ServerLink,
     output: &mut Output,
 ) -> Result<bool> {
+    // First, request the lines.
     let names = Names::of(arguments, open.keys(), output);
     let request = LogsRequest {
         instances: open.keys().cloned().collect(),
@@ -225,6 +226,7 @@ fn follow(
             "it may have ended in the meantime; see 'ank get workloads'",
         ));
     }
+    // Then, print them until the last log has ended.
     let mut is_missing = false;
     let mut without_times = BTreeSet::new();
     let mut explain_at = None;
@@ -262,7 +264,7 @@ fn follow(
             }
             Ok(Some(Incoming::Event(..))) => {}
             Ok(None) => {
-                explain_at = None;
+                explain_at = None; // Once is enough.
                 warn_of_awaited(&open, output);
             }
             Err(error) => {

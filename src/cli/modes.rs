@@ -145,12 +145,10 @@ pub(crate) fn switch(link: &mut dyn ServerLink, mode: &str, may_be_new: bool) ->
     })
 }
 
-/// Applies the mode rule of an update. Leaves the config item of the mode out if the update does not
-/// change it, so that a switch by others in between is not overwritten. Returns an error text if the
-/// update must not switch the mode and would. To create or delete the item is no switch: the server
-/// ensures that no workload names modes without it.
+/// Applies the mode rule of an update. Returns an error text if the update must not switch the mode
+/// and would.
 // [impl->swdd~cli-switches-no-mode-by-accident~1]
-pub(crate) fn leave_out(
+pub(crate) fn apply_mode_rule(
     update: &mut CliUpdate,
     link: &mut dyn ServerLink,
 ) -> Result<Option<String>> {
@@ -164,7 +162,7 @@ pub(crate) fn leave_out(
     let item = text(modes, &["configItem"]);
     let configs = ["desiredState", "configs"];
     let path = ["desiredState", "configs", item];
-    // First, the masks without the item. Instead of all configs they name each other one.
+    // First, make masks without the item. In place of all configs they name each other one.
     let mut others = Vec::new();
     for part in [state.at(&configs), update.new_state.at(&configs)] {
         for (name, _) in entries(part) {
@@ -188,10 +186,12 @@ pub(crate) fn leave_out(
             masks.push(mask.clone());
         }
     }
-    // Then, whether the update changes the item.
+    // Then, check whether the update switches the mode.
     let old = modes.get("current");
     let new = update.new_state.at(&path);
     if update.mode_rule == ModeRule::MustNotSwitch && old != new {
+        // To create or delete the item is no switch: the server ensures that no workload names modes
+        // without it.
         let names_item = masks != update.masks;
         if !names_item || old.is_none() || new.is_none() {
             return Ok(None);
@@ -202,7 +202,7 @@ pub(crate) fn leave_out(
             "This would switch the mode from '{old}' to '{new}'."
         )));
     }
-    // Finally, the update without the item.
+    // Finally, leave the item out: a switch by others in between must not be overwritten.
     update.masks = masks;
     if let Some(configs) = update.new_state.at_mut(&configs)
         && let Some(configs) = configs.as_map_mut()

@@ -34,10 +34,10 @@ pub(crate) struct Pruned {
     question: Option<String>,
 }
 
-/// Adds to the update of manifests the deletion of all that they do not name.
+/// Makes an update also delete the objects that its manifests do not name.
 ///
 /// # Errors
-/// The manifests name no workload: it would delete all of them.
+/// The manifests name no workload, so that all would be deleted.
 // [impl->swdd~cli-prunes-what-manifests-do-not-name~1]
 pub(crate) fn extend(
     update: &mut CliUpdate,
@@ -148,6 +148,7 @@ impl Pruned {
         }
     }
 
+    /// The text about the deletions, with the first names.
     fn text(&self) -> String {
         let mut parts = Vec::new();
         for (names, what) in [(&self.workloads, "workload"), (&self.configs, "config")] {

@@ -231,6 +231,7 @@ fn fields(instance: &InstanceName, row: &Row) -> Vec<Column> {
 
 /// The first columns of all views of instances.
 pub(crate) fn instance_fields(instance: &InstanceName, state: &str) -> Vec<Column> {
+    // A state without a sub-state has its own name as the sub-state.
     let (name, sub_state) = state.split_once('(').unwrap_or((state, state));
     vec![
         Column::text("WORKLOAD NAME", "workload", &instance.workload),
@@ -296,8 +297,8 @@ impl Reasons {
         is_known
     }
 
-    /// Returns whether a workload waits, directly or not, for an inactive one. Such a wait has no
-    /// end by itself.
+    /// Returns whether a workload waits, directly or not, for one that is stopped, not relevant on
+    /// its node or not in the mode. Such a wait does not end by itself.
     pub(crate) fn waits_for_inactive(&self, name: &str) -> bool {
         let mut open = vec![name];
         let mut seen = BTreeSet::new();

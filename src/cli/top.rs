@@ -438,7 +438,8 @@ fn difference(whole: Option<u64>, part: Option<u64>) -> Option<u64> {
     Some(whole?.saturating_sub(part?))
 }
 
-/// One sample of a workload for people, without its CPU, which takes two: `memory 41.2MiB, 3 pids`.
+/// The usage in one sample of a workload, for people: `memory 41.2MiB, pids 3`. The CPU would take
+/// two samples.
 pub(crate) fn sample_text(sample: &Node) -> String {
     let sample: WorkloadUsage = read_sample(Some(sample));
     let values = of_workload(&WorkloadUsage::default(), &sample, None).values();

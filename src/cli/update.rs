@@ -88,7 +88,7 @@ impl Context<'_> {
         } else {
             Node::empty()
         };
-        let open = about(&before, &update.masks, UpdatePhase::is_open);
+        let open = ids_of_updates(&before, &update.masks, UpdatePhase::is_open);
 
         // Then send it.
         let accepted = self.link.update(content);
@@ -147,7 +147,7 @@ impl Context<'_> {
     /// Refuses an update that would switch the mode, or send workloads with modes to a server that
     /// has none.
     fn check_modes(&mut self, update: &mut CliUpdate) -> Result<()> {
-        if let Some(text) = modes::leave_out(update, self.link)? {
+        if let Some(text) = modes::apply_mode_rule(update, self.link)? {
             let hint = "nothing was changed; '--keep-mode' leaves the mode as it is, '--switch-mode' switches it";
             return Err(CliError::input(text, hint));
         }
@@ -212,7 +212,7 @@ impl Context<'_> {
             return self.judge_unchanged(unchanged, give_up);
         }
         if update.is_rollback() {
-            return Ok(ExitCode::Success);
+            return Ok(ExitCode::Success); // The open update is the one that was rolled back.
         }
         for id in open {
             self.output.warn(format_args!(
@@ -352,7 +352,7 @@ impl Context<'_> {
         code
     }
 
-    /// Reports the workloads that did not reach their states.
+    /// Reports the workloads that failed, and the outstanding ones unless all `reached` their states.
     pub(crate) fn warn_of_missed(&mut self, state: &WaitState, reached: bool) -> Missed {
         let failures = state.failures();
         let mut outstanding = Vec::new();
@@ -375,7 +375,7 @@ impl Context<'_> {
         }
     }
 
-    /// Deletes configs by name, and reports which existed.
+    /// Deletes configs by name. Reports for each whether it existed.
     pub(crate) fn delete_configs(&mut self, names: &[String]) -> Result<ExitCode> {
         let mut masks = Vec::new();
         for name in names {
@@ -384,28 +384,33 @@ impl Context<'_> {
         }
         // First read which exist, only for the report: a server that refuses the read must not
         // prevent the deletion.
+        let mut refusal = None;
         let before = match self.read(&masks) {
-            Err(error @ CliError::Response(_)) => Err(error),
-            before => Ok(before?),
+            Ok(before) => before,
+            Err(error @ CliError::Response(_)) => {
+                refusal = Some(error);
+                Node::empty()
+            }
+            Err(error) => return Err(error),
         };
         // Then delete all of them.
         self.link.update_state(Node::empty(), masks)?;
         // Finally report each name, once.
         let names: BTreeSet<&String> = names.iter().collect_entries();
         for name in names {
-            match &before {
-                Ok(before) if before.at(&["desiredState", "configs", name]).is_none() => {
-                    self.output
-                        .warn(format_args!("config '{name}' does not exist"));
-                }
-                Ok(_) => self.output.status(&format!("Deleted config '{name}'."))?,
-                Err(error) => {
-                    self.output.debug(format_args!(
-                        "it is unknown whether config '{name}' existed: {error}"
-                    ));
-                    self.output
-                        .status(&format!("The deletion of config '{name}' was accepted."))?;
-                }
+            if let Some(error) = &refusal {
+                self.output.debug(format_args!(
+                    "it is unknown whether config '{name}' existed: {error}"
+                ));
+                self.output
+                    .status(&format!("The deletion of config '{name}' was accepted."))?;
+                continue;
+            }
+            if before.at(&["desiredState", "configs", name]).is_some() {
+                self.output.status(&format!("Deleted config '{name}'."))?;
+            } else {
+                self.output
+                    .warn(format_args!("config '{name}' does not exist"));
             }
         }
         Ok(ExitCode::Success)
@@ -488,8 +493,8 @@ pub(crate) fn check_name(kind: &str, name: &str) -> Result<()> {
     Err(CliError::input(text, hint))
 }
 
-/// Reads a whole manifest or state of at most [`MESSAGE_MAX`] bytes, which fit into a message of
-/// the size that is the default; `-` is standard input.
+/// Reads a file with a manifest or a state; `-` is standard input. It may have [`MESSAGE_MAX`]
+/// bytes, as a message by default.
 pub(crate) fn read_file(name: &str) -> io::Result<String> {
     let source: Box<dyn Read> = if name == "-" {
         Box::new(io::stdin().lock())
@@ -550,7 +555,7 @@ fn refused(error: ErrorResponse, hint: &str) -> CliError {
 /// The update that creates or replaces the workload.
 pub(crate) fn run_workload(arguments: &RunArguments) -> Result<CliUpdate> {
     let name = &arguments.name;
-    // Without a list of names: this one is new.
+    // Unlike `check_name`, without the hint about existing names: this one is new.
     if !is_name(name) {
         let text = format!(
             "Invalid workload name '{name}': Expected 1 to {NAME_MAX} characters in [a-zA-Z0-9_-]."
@@ -577,8 +582,8 @@ pub(crate) fn run_workload(arguments: &RunArguments) -> Result<CliUpdate> {
 
 const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
 
-/// The result of a goal that is evaluated after each report: it is reached, or the time of the next
-/// evaluation without a report. The wait has the reported states already.
+/// The result of the evaluation of a goal, which follows each report. `Break`: it is reached.
+/// `Continue`: it is evaluated again at this time even without a report.
 pub(crate) type Progress = ControlFlow<(), Option<Instant>>;
 
 /// The goal that nothing is outstanding.
@@ -834,7 +839,7 @@ impl WaitState {
     /// With too many instances the finished ones are left out first. Infos of outstanding instances
     /// that the table had to cut are repeated below it if there is room.
     pub(crate) fn frame(&self, spinner: char, columns: usize, lines_max: usize) -> Vec<String> {
-        // First choose the instances, one line less than there are with a line for the others.
+        // First choose the instances. If there are too many, a line is for the number of the others.
         let room = lines_max.saturating_sub(1).max(1); // Below the heading.
         let mut shown: Vec<&InstanceName> = self.watched.keys().collect();
         let mut hidden = 0;
@@ -882,9 +887,8 @@ impl WaitState {
         lines
     }
 
-    /// The pause between frames without a terminal, so that the output grows with the time and not
-    /// with workloads times changes: a thousand workloads would write a thousand lines a thousand
-    /// times.
+    /// The pause between frames without a terminal. It is longer for many workloads: otherwise a
+    /// thousand of them would write a thousand lines for each of a thousand changes.
     fn pause_between_frames(&self) -> Duration {
         let lines = u32::try_from(self.watched.len()).unwrap_or(u32::MAX);
         PAUSE_PER_LINE.saturating_mul(lines.saturating_sub(LINES_WITHOUT_PAUSE))
@@ -953,7 +957,8 @@ impl WaitState {
         absent
     }
 
-    /// State and info of an instance, or of the older one of the same name whose end it awaits.
+    /// State and info of an instance. Before it has begun, those of an older instance of the same
+    /// name that ends.
     fn described(&self, instance: &InstanceName) -> String {
         let has_begun = match self.watched.get(instance) {
             Some(watched) => watched.has_begun(),
@@ -977,28 +982,28 @@ impl WaitState {
         others.find(|other| other.workload == instance.workload)
     }
 
-    /// The workloads whose dependents block their stop, and what to do. Dependents that the update
-    /// itself ends do not matter.
+    /// The text about workloads whose dependents block their stop, with a remedy; `None` if there
+    /// are none.
     fn advice(&self) -> Option<String> {
         let waiting =
             self.names_where(|watched| watched.phase() == Some(Phase::StoppingWaitingToStop));
-        let starting = self.names_where(|watched| watched.starts);
         let ending = self.names_where(|watched| watched.ends);
         let blocked = self.reasons.blocked_stops(&waiting, &ending)?;
-        let restarted: Vec<&str> = waiting.intersection(&starting).copied().collect();
-        if restarted.is_empty() {
-            return Some(blocked.text("")); // They are deleted.
+        let starting = self.names_where(|watched| watched.starts);
+        let replaced: Vec<&str> = waiting.intersection(&starting).copied().collect();
+        if replaced.is_empty() {
+            return Some(blocked.text("")); // They are deleted, so a restart does not help.
         }
-        let restarted = if self.is_guarded {
+        // Both restart the dependents. The server refuses to restart a workload of a guarded update.
+        let names = if self.is_guarded {
             blocked.dependents.join(" ")
         } else {
-            restarted.join(" ")
+            replaced.join(" ")
         };
-        Some(blocked.text(&format!("use 'ank restart {restarted}', or ")))
+        Some(blocked.text(&format!("use 'ank restart {names}', or ")))
     }
 
-    /// The table of `instances` for the end. A deleted instance stands above the one that replaced
-    /// it.
+    /// The table of `instances` after a wait. A deleted instance is above the one that replaced it.
     pub(crate) fn summary<'i>(
         &self,
         instances: impl IntoIterator<Item = &'i InstanceName>,
@@ -1381,9 +1386,9 @@ pub(crate) fn waits_for(update: &Node) -> impl Iterator<Item = &str> {
     texts.unwrap_or_default().iter().filter_map(Node::as_text)
 }
 
-/// The guarded updates in one of these phases that change workloads or configs that `masks` name as
-/// a whole.
-pub(crate) fn about(
+/// The ids of the guarded updates of the objects that `masks` name, in a wanted phase. Masks of
+/// parts of an object name none.
+pub(crate) fn ids_of_updates(
     state: &Node,
     masks: &[String],
     is_wanted: fn(UpdatePhase) -> bool,
@@ -1413,15 +1418,15 @@ fn is_about(update: &Node, masks: &BTreeSet<&String>) -> bool {
     false
 }
 
-/// The masks that make the server forget the rolled back updates of the objects that `masks` name,
-/// so that it accepts the same again.
+/// The masks that delete the rolled back updates of the objects that `masks` name. Without them the
+/// server accepts the same update again.
 pub(crate) fn masks_to_forget(link: &mut dyn ServerLink, masks: &[String]) -> Result<Vec<String>> {
     let state = link.complete_state(&[
         "updates.*.phase",
         "updates.*.workloads",
         "updates.*.configs",
     ])?;
-    let undone = about(&state, masks, |phase| phase == UpdatePhase::Undone);
+    let undone = ids_of_updates(&state, masks, |phase| phase == UpdatePhase::Undone);
     Ok(undone.iter().map(|id| format!("updates.{id}")).collect())
 }
 
@@ -1489,6 +1494,7 @@ impl Guarded {
         }
     }
 
+    /// Reads the update if that is due. Breaks when the update has ended.
     fn check(&mut self, wait: &mut WaitState, link: &mut dyn ServerLink) -> Result<Progress> {
         let now = link.now();
         if now >= self.next {
@@ -1506,9 +1512,10 @@ impl Guarded {
         Ok(Progress::Continue(Some(self.next)))
     }
 
+    /// Returns whether the wait for the update is over.
     fn has_ended(&self, wait: &WaitState) -> bool {
         if wait.absent == AbsentAgents::Skipped && !self.absent_agents().is_empty() {
-            return true; // It waits for nothing else.
+            return true; // It waits only for agents that may never connect.
         }
         match phase(&self.update) {
             // It is in force, and ends when all instances that it deletes have ended.

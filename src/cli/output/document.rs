@@ -223,6 +223,7 @@ pub(crate) fn yaml_lines(value: &Value) -> YamlLines {
     }
 }
 
+/// Writes a map, one entry after the other.
 fn map_lines(map: &Mapping) -> YamlLines {
     let mut lines = YamlLines::default();
     for (key, value) in map {
@@ -243,6 +244,7 @@ fn map_lines(map: &Mapping) -> YamlLines {
     lines
 }
 
+/// Writes a list, each item behind a dash.
 fn list_lines(items: &[Value]) -> YamlLines {
     let mut lines = YamlLines::default();
     for item in items {

@@ -47,8 +47,8 @@ pub(crate) struct ClientTrial {
 }
 
 impl ClientTrial {
-    /// Begins at `now` with instances that ran before an update that was rolled back, as `wait` has
-    /// them: each is healthy as soon as it runs, and no failure of it is kept.
+    /// Begins at `now` with the instances that must run again after a rollback. Each is healthy as
+    /// soon as it runs, and its failure counts even if its workload keeps failures.
     fn of_restored(
         instances: &[InstanceName],
         wait: &WaitState,
@@ -108,14 +108,14 @@ impl ClientTrial {
         ending.first().copied()
     }
 
-    /// The names of the members of `accepted`, with the state `before` it: workloads that change,
-    /// and their direct and indirect dependents.
+    /// The names of the members: the workloads that `accepted` changes, and their direct and
+    /// indirect dependents. `before` is the complete state before the update.
     pub(crate) fn names(accepted: &Accepted, before: &Node) -> BTreeSet<String> {
         with_dependents(changed_names(accepted), &rows::needs(before))
     }
 
-    /// Begins at `now`, with the complete state before the update, the wait for it, and the
-    /// effective state after it.
+    /// Begins at `now`. `before` is the complete state before the update, `effective` the effective
+    /// state after it.
     pub(crate) fn new(
         accepted: &Accepted,
         before: &Node,
@@ -393,7 +393,7 @@ fn with_dependents(mut names: BTreeSet<String>, needs: &rows::Needs) -> BTreeSet
     }
 }
 
-/// The mask of a workload as its agent gets it.
+/// The mask of a workload in the effective state.
 pub(crate) fn effective_mask(name: &str) -> String {
     format!("effectiveState.workloads.{name}")
 }
@@ -427,8 +427,8 @@ fn member(instance: &InstanceName, effective: &Node) -> Member {
 }
 
 impl Context<'_> {
-    /// Evaluates an accepted update of the objects that `masks` name, which were `old` in the
-    /// complete state `before`. Rolls it back if it fails.
+    /// Evaluates an accepted update of the objects that `masks` name. Rolls it back to `old` if it
+    /// fails. `before` is the complete state before the update.
     pub(crate) fn judge(
         &mut self,
         masks: &[String],
@@ -555,8 +555,8 @@ impl Context<'_> {
         Ok(ExitCode::Failed)
     }
 
-    /// Waits until these instances, which ran before an update that the server has rolled back, run
-    /// again. Returns the reason if not all of them do.
+    /// Waits until the `restored` instances run again, after the server has rolled an update back.
+    /// Returns the reason if not all of them do.
     pub(crate) fn wait_for_restored(
         &mut self,
         restored: Vec<InstanceName>,

@@ -61,7 +61,7 @@ fn left(
         ..CliUpdate::default()
     };
     let played = play(None, [Step::State(server)], |link, _| {
-        leave_out(&mut update, link)
+        apply_mode_rule(&mut update, link)
     });
     assert_eq!(played.server.reads, [["modes", "desiredState.configs"]]);
     (played.result.unwrap(), update.masks, update.new_state)
