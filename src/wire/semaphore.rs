@@ -8,30 +8,37 @@
 //!
 //! Thread: any. Owns: the amount in flight, and the waiters.
 
-use ankaios_platform::sync::{Condvar, Mutex};
+use ankaios_platform::sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
+use std::thread::Thread;
 
 /// Limits the amount in flight.
 #[derive(Debug, Default)]
 pub struct Semaphore {
     capacity: usize,
+    /// What must be free before a blocked thread goes on.
+    free_to_wake: usize,
     state: Mutex<State>,
-    /// Notified when a permit was released or a waiter has left.
-    released: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     in_flight: usize,
-    /// Threads that are blocked in [`Semaphore::acquire`].
-    blocked: usize,
-    /// Numbers of the waiters, in the order of arrival.
-    waiters: VecDeque<u64>,
+    /// The waiters, in the order of arrival.
+    waiters: VecDeque<Position>,
     next_number: u64,
     /// Woken when a permit is released and there is capacity.
     waker: Option<Waker>,
+}
+
+/// The position of a waiter.
+#[derive(Debug)]
+struct Position {
+    number: u64,
+    /// The thread that is blocked in [`Semaphore::acquire`], if one is.
+    thread: Option<Thread>,
 }
 
 /// A position among the waiters; given up when dropped.
@@ -53,6 +60,14 @@ impl State {
     fn fits(&self, amount: usize, capacity: usize) -> bool {
         self.in_flight == 0 || self.in_flight.saturating_add(amount) <= capacity
     }
+
+    /// Whether this is the first waiter.
+    fn is_first(&self, number: u64) -> bool {
+        match self.waiters.front() {
+            Some(first) => first.number == number,
+            None => false,
+        }
+    }
 }
 
 impl Semaphore {
@@ -60,6 +75,16 @@ impl Semaphore {
     pub fn new(capacity: usize) -> Arc<Self> {
         Arc::new(Self {
             capacity,
+            ..Self::default()
+        })
+    }
+
+    /// As [`Self::new`], for a thread that acquires many small permits: once blocked, it goes on when a
+    /// quarter of the capacity is free, so it is woken once for several permits.
+    pub fn in_batches(capacity: usize) -> Arc<Self> {
+        Arc::new(Self {
+            capacity,
+            free_to_wake: capacity / 4,
             ..Self::default()
         })
     }
@@ -80,7 +105,7 @@ impl Semaphore {
     ) -> Option<Permit> {
         let mut state = self.state.lock();
         let is_next = match waiter {
-            Some(waiter) => state.waiters.front() == Some(&waiter.number),
+            Some(waiter) => state.is_first(waiter.number),
             None => state.waiters.is_empty(),
         };
         if is_next && state.fits(amount, self.capacity) {
@@ -92,7 +117,10 @@ impl Semaphore {
         if waiter.is_none() {
             state.next_number += 1;
             let number = state.next_number;
-            state.waiters.push_back(number);
+            state.waiters.push_back(Position {
+                number,
+                thread: None,
+            });
             *waiter = Some(Waiter {
                 semaphore: self.clone(),
                 number,
@@ -104,17 +132,23 @@ impl Semaphore {
     /// Acquires a permit; blocks until there is capacity.
     pub fn acquire(self: &Arc<Self>, amount: usize) -> Permit {
         let mut waiter = None;
+        if let Some(permit) = self.try_acquire(&mut waiter, amount) {
+            return permit;
+        }
+        // From here on a release unparks this thread. An earlier one shows at the next try.
+        if let Some(waiter) = &waiter {
+            let mut state = self.state.lock();
+            for position in &mut state.waiters {
+                if position.number == waiter.number {
+                    position.thread = Some(std::thread::current());
+                }
+            }
+        }
         loop {
             if let Some(permit) = self.try_acquire(&mut waiter, amount) {
                 return permit;
             }
-            let number = waiter.as_ref().map(|waiter| waiter.number);
-            let mut state = self.state.lock();
-            state.blocked += 1;
-            self.released.wait_while(&mut state, |state| {
-                state.waiters.front().copied() != number || !state.fits(amount, self.capacity)
-            });
-            state.blocked -= 1;
+            std::thread::park();
         }
     }
 
@@ -122,6 +156,16 @@ impl Semaphore {
     pub(crate) fn acquire_anyway(self: &Arc<Self>, amount: usize) -> Permit {
         self.state.lock().in_flight += amount;
         self.permit(amount)
+    }
+
+    /// The thread to unpark: that of the first waiter, when enough is free. Only that one, since each
+    /// later one waits for it.
+    fn thread_to_wake<'s>(&self, state: &'s State) -> Option<&'s Thread> {
+        let free = self.capacity.saturating_sub(state.in_flight);
+        if free < self.free_to_wake {
+            return None;
+        }
+        state.waiters.front()?.thread.as_ref()
     }
 
     /// Whether less than the capacity is in flight.
@@ -161,9 +205,12 @@ impl Semaphore {
 impl Drop for Waiter {
     fn drop(&mut self) {
         let mut state = self.semaphore.state.lock();
-        state.waiters.retain(|number| *number != self.number);
-        if state.blocked > 0 {
-            self.semaphore.released.notify_all(); // The next one may fit as well.
+        state
+            .waiters
+            .retain(|position| position.number != self.number);
+        // The next one may fit as well.
+        if let Some(thread) = self.semaphore.thread_to_wake(&state) {
+            thread.unpark();
         }
     }
 }
@@ -189,8 +236,8 @@ impl Drop for Permit {
         };
         let mut state = semaphore.state.lock();
         state.in_flight -= self.amount;
-        if state.blocked > 0 {
-            semaphore.released.notify_all();
+        if let Some(thread) = semaphore.thread_to_wake(&state) {
+            thread.unpark();
         }
         if state.in_flight >= semaphore.capacity {
             return;
@@ -272,6 +319,28 @@ mod tests {
         second = None;
         let permit = semaphore.try_acquire(&mut third, 1).unwrap();
         assert!(second.is_none() && third.is_none() && !permit.is_contended());
+    }
+
+    #[test]
+    fn blocked_thread_goes_on_when_a_quarter_is_free() {
+        let semaphore = Semaphore::in_batches(8);
+        let mut permits: Vec<Permit> = (0..8).map(|_| semaphore.acquire(1)).collect();
+        let next = blocked(&semaphore, 1);
+        let wakes = |in_flight| {
+            let position = Position {
+                number: 0,
+                thread: Some(std::thread::current()),
+            };
+            let state = State {
+                in_flight,
+                waiters: VecDeque::from([position]),
+                ..State::default()
+            };
+            semaphore.thread_to_wake(&state).is_some()
+        };
+        assert!(!wakes(7) && wakes(6));
+        permits.truncate(6);
+        drop(next.recv_timeout(LIMIT).unwrap());
     }
 
     #[test]

@@ -187,7 +187,7 @@ impl Streams {
         mut requests: Requests,
     ) -> bool {
         let from = client.connection.origin.to_string();
-        let slots = Semaphore::new(SERVER_INBOX_OF_STREAM);
+        let slots = Semaphore::in_batches(SERVER_INBOX_OF_STREAM);
         loop {
             // First a slot: without one the next message stays with gRPC, which stops reading.
             let slot = slots.acquire(1);

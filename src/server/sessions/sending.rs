@@ -10,7 +10,7 @@ use ankaios_model::node::Node;
 use ankaios_platform::logging::log_source;
 use ankaios_wire::outbox::{Encoded, OutboxError};
 use ankaios_wire::peer::{PeerId, Service};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::Arc;
 use std::task::Waker;
@@ -215,25 +215,25 @@ impl Sessions {
         if receivers.is_empty() {
             return;
         }
+        // Few: most often all states are of the one agent that reported them.
+        let agents: BTreeSet<&Name> = states.iter().map(|state| &state.instance.agent).collect();
         let each: Vec<Arc<Encoded>> = states.iter().map(Encoded::of_state).collect();
         let together = Encoded::together(&each);
         for id in receivers {
             let Some(PeerSession { peer, outbox }) = self.sessions.get(&id) else {
                 continue;
             };
-            let mut foreign = Vec::new();
-            for state in &each {
-                if !state.is_of_agent(&peer.name) {
-                    foreign.push(state.clone());
-                }
-            }
-            if foreign.is_empty() {
+            let has_own = agents.contains(&peer.name);
+            if has_own && agents.len() == 1 {
                 continue;
             }
+            let foreign = each
+                .iter()
+                .filter(|state| !has_own || !state.is_of_agent(&peer.name));
             // If this stream gets all states, they are one entry of its outbox.
-            let is_together = foreign.len() == each.len() && each.len() > 1;
+            let is_together = !has_own && each.len() > 1;
             let together = is_together.then_some(&together);
-            let result = outbox.put_states(together, foreign.into_iter());
+            let result = outbox.put_states(together, foreign.cloned());
             self.note_result(id, result);
         }
     }
