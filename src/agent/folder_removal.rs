@@ -251,15 +251,17 @@ fn remove_entry<P: rustix::path::Arg + Copy>(
     parent: impl AsFd,
     name: P,
 ) -> rustix::io::Result<Attempt> {
-    let not_a_file = match unlinkat(&parent, name, AtFlags::empty()) {
+    // First: as a file or a link.
+    let first_error = match unlinkat(&parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(Attempt::Gone),
         Err(errno @ (Errno::ISDIR | Errno::PERM)) => errno,
         Err(errno) => return Err(errno),
     };
+    // Then: as a folder.
     match unlinkat(&parent, name, AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => Ok(Attempt::Gone),
         Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(Attempt::NotEmpty),
-        Err(Errno::NOTDIR) => Err(not_a_file), // It is a file that cannot be removed.
+        Err(Errno::NOTDIR) => Err(first_error), // It is a file that cannot be removed.
         Err(errno) => Err(errno),
     }
 }

@@ -250,7 +250,7 @@ fn own_folder(folder: &Path, name: &str) -> io::Result<Option<File>> {
         }
         Err(error) => {
             log::warn!(
-                "Whether another agent uses the folder '{}' cannot be known: '{error}'.",
+                "Cannot check whether another agent uses the folder '{}': '{error}'.",
                 folder.display()
             );
             Ok(None)

@@ -130,11 +130,10 @@ impl<C: Clock> Poller<C> {
     fn turn(&mut self, stop: Option<&OwnedFd>) -> bool {
         // First: wait.
         let now = self.clock.now();
-        let timeout = match (stop, self.due(now)) {
-            (None, _) => Some(Duration::ZERO),
-            (Some(_), Some(due)) => Some(due.saturating_duration_since(now)),
-            (Some(_), None) => None,
-        };
+        let mut timeout = Some(Duration::ZERO);
+        if stop.is_some() {
+            timeout = self.due(now).map(|due| due.saturating_duration_since(now));
+        }
         let events = match self.wait(stop, timeout) {
             Ok(Some(events)) => events,
             Ok(None) => return false,

@@ -210,7 +210,8 @@ impl Ledger {
         };
         let forgotten = workload.versions.remove(0);
         log::warn!(
-            "More than {VERSIONS_MAX} versions of workloads have images here: those of '{name}' with the id '{}' stay.",
+            "More than {VERSIONS_MAX} versions of workloads have images here: the images of '{name}' with the id '{}' \
+             will not be removed.",
             forgotten.id
         );
         self.workloads.retain(|_, one| !one.versions.is_empty());
@@ -547,6 +548,7 @@ impl Version {
             }
             image.id = Some(found.id.clone());
             image.bytes = found.bytes;
+            // An image from a file can only be removed by its name in the store.
             if is_of_file(&image.name) && found.names.len() == 1 {
                 image.name = found.names[0].clone();
             }
@@ -680,7 +682,7 @@ impl LedgerFolder {
             }
             let folder = entry.path();
             if PrivateFolder::existing(&folder).is_err() {
-                continue; // It belongs to another user, who has another store.
+                continue; // It belongs to another user, with another store.
             }
             let folder = folder.join(self.inner);
             let read = read_in(&folder).map_err(|error| failed(&folder.join(FILE), error))?;

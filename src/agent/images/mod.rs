@@ -438,6 +438,7 @@ impl<C: Clock> ImageKeeper<C> {
         self.due
     }
 
+    /// Handles one event.
     pub(crate) fn on_event(&mut self, event: ImageEvent) {
         match event {
             ImageEvent::Changed => self.changed(),
@@ -648,7 +649,7 @@ impl<C: Clock> ImageKeeper<C> {
             CallKind::Survey,
             Box::new(move || {
                 let result = connector.image_store();
-                let _ = inbox.send(ImageEvent::Surveyed(kind, result)); // Gone only at the end.
+                let _ = inbox.send(ImageEvent::Surveyed(kind, result)); // Gone at the end.
             }),
         );
     }
@@ -761,7 +762,7 @@ impl<C: Clock> ImageKeeper<C> {
             CallKind::Removal,
             Box::new(move || {
                 let result = connector.remove_image(&removal.removal);
-                let _ = inbox.send(ImageEvent::Removed(kind, removal, result)); // As above.
+                let _ = inbox.send(ImageEvent::Removed(kind, removal, result)); // Gone at the end.
             }),
         );
     }

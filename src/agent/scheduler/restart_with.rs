@@ -29,6 +29,7 @@ pub(super) fn has_ended(state: &ExecutionState) -> bool {
         | Phase::NotScheduled => false,
         // A restarted agent probes the containers that it has adopted.
         Phase::PendingStarting => state.reason != Reason::Ready,
+        // An engine that has not listed its containers may have one that runs.
         Phase::PendingWaitingToStart => state.reason != Reason::EngineUnlisted,
         Phase::PendingStartingFailed
         | Phase::Stopping

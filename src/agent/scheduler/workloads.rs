@@ -686,15 +686,17 @@ impl<C: Clock> WorkloadRecords<C> {
         deleted: Option<DeletedWorkload>,
     ) {
         let _source = log_source(name.clone());
+        self.dirty.insert(name.clone());
+        // First: the conditions and the listing that the desired instance needs.
         let mut conditions = None;
         if let Some(new) = &new {
             conditions = self.evaluate(new, false);
             self.listings.need(&new.workload.runtime);
         }
-        self.dirty.insert(name.clone());
         self.note_restart_with(&name, new.as_ref());
-        let record = self.records.entry(name.clone()).or_default();
         self.is_blocked_outdated = true;
+        // Then: the delete.
+        let record = self.records.entry(name.clone()).or_default();
         record.conditions = conditions;
         record.is_requested = true;
         if let Some(new) = &new
@@ -711,6 +713,7 @@ impl<C: Clock> WorkloadRecords<C> {
             // No instance waits for these dependents, and no listing can show another instance.
             record.stop_after.clear();
         }
+        // Finally: the desired instance itself.
         if record.desired != new {
             record.desired = new;
             record.staging = None;
@@ -746,10 +749,8 @@ impl<C: Clock> WorkloadRecords<C> {
                 self.direct(&name, run);
             }
             self.show(&name);
-            if self
-                .records
-                .get(&name)
-                .is_some_and(|record| record.is_empty())
+            if let Some(record) = self.records.get(&name)
+                && record.is_empty()
             {
                 self.records.remove(&name);
             }
@@ -962,7 +963,7 @@ impl<C: Clock> WorkloadRecords<C> {
                 }
             }
         }
-        // A status of an earlier target says nothing about what the server expects.
+        // A status that does not follow the newest target does not show what the server expects.
         let is_up_to_date = match &record.control_loop {
             Some(control_loop) => control_loop.is_up_to_date() || control_loop.unstarted.is_some(),
             None => true,

@@ -264,7 +264,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         true
     }
 
-    /// Whether a start uses this preparation, or is about to, or the target has it at this level.
+    /// Whether a start uses this preparation or is about to, or the target still has it and allows
+    /// the level that it has reached.
     fn is_still_needed(&self, next: &Prepared) -> bool {
         if next.joins_start || self.is_about_to_start(&next.added) {
             return true;

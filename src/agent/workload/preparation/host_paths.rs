@@ -16,8 +16,8 @@ use std::time::Duration;
 /// Paths with the facts of their files; `None` for no file.
 pub(crate) type HostPaths = BTreeMap<String, Option<PathFacts>>;
 
-/// Returns the paths in the options of a container, and those of its own folders and files. A text
-/// that is none of them does no harm: at most the container is created again.
+/// Returns the paths in the options of a container, and those of its own folders and files. Another
+/// text among them does no harm: at most the container is created again.
 pub(crate) fn named_paths(config: &ContainerConfig, new: &NewContainer) -> BTreeSet<String> {
     let mut named = BTreeSet::new();
     for option in config.general_options.iter().chain(&config.command_options) {
