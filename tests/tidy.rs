@@ -53,11 +53,12 @@ const EXEMPT_FILES: [&str; 3] = [
 
 /// Files that search words with blanks in a text, and whose words. Elsewhere texts are for people:
 /// programs decide by values, so that a better word changes no decision.
-const WORD_READERS: [(&str, &str); 10] = [
+const WORD_READERS: [(&str, &str); 11] = [
     (
         "src/runtime/call_error.rs",
         "what engines write when a call fails",
     ),
+    ("src/runtime/engine_version.rs", "versions that engines print"),
     (
         "src/model/refusal.rs",
         "refusals of servers that send no reason",

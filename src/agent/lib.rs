@@ -44,6 +44,7 @@ use ankaios_platform::watchdog::WatchedThreads;
 use ankaios_runtime::container_engine::ContainerConnector;
 use ankaios_runtime::containerd;
 use ankaios_runtime::engine_children::EngineChildren;
+use ankaios_runtime::engine_version::EngineVersions;
 use ankaios_runtime::podman;
 use ankaios_runtime::podman_kube::{self, PodmanKubeConnector};
 use ankaios_runtime::probes::prober::Prober;
@@ -106,7 +107,8 @@ impl Agent {
         let (outbox, reader) = uplink_outbox();
         let mut threads = Vec::new();
         let (children, previous) = EngineChildren::open(&settings.folder.join("engine-children"))?;
-        let engines = start_engines(&settings, &children, &mut threads, watched)?;
+        let versions = EngineVersions::default();
+        let engines = start_engines(&settings, &children, &versions, &mut threads, watched)?;
         let control = ControlHub::new(outbox.clone(), settings.control_message_max.0 as usize)?;
         let (control_stop, control_running) = pipe_with(PipeFlags::CLOEXEC)?;
         threads.push(control.start(SystemClock, control_stop, watched)?);
@@ -186,6 +188,7 @@ impl Agent {
             workloads,
             outbox,
             load,
+            versions,
             Some(Box::new(previous)),
             status.clone(),
         );
@@ -265,6 +268,7 @@ fn own_folder(folder: &Path, name: &str) -> io::Result<Option<File>> {
 fn start_engines(
     settings: &AgentSettings,
     children: &EngineChildren,
+    versions: &EngineVersions,
     threads: &mut Vec<Thread>,
     watched: &mut WatchedThreads,
 ) -> io::Result<Engines> {
@@ -305,6 +309,7 @@ fn start_engines(
             connect(),
             commands,
             heartbeat,
+            versions.clone(),
         )?);
         let connect = Box::new(connect);
         engines.insert(runtime.into(), EngineSource { connect, watch });

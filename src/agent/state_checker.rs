@@ -22,6 +22,7 @@ use ankaios_platform::limits::STACK_LARGE;
 use ankaios_platform::sync::Mutex;
 use ankaios_platform::threads::{self, Thread};
 use ankaios_platform::watchdog::Heartbeat;
+use ankaios_runtime::engine_version::EngineVersions;
 use ankaios_runtime::exit_watch::{ExitWatch, NotWatched, WatchedProcess};
 use ankaios_runtime::{ContainerId, ListedContainer, MainProcess, RuntimeError};
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
@@ -814,6 +815,7 @@ struct System {
     /// Locked during a listing.
     connector: Arc<Mutex<Connector>>,
     listings: Sender<ListResult>,
+    versions: EngineVersions,
 }
 
 impl SystemEnv for System {
@@ -824,9 +826,16 @@ impl SystemEnv for System {
     fn start_listing(&mut self) {
         let connector = self.connector.clone();
         let listings = self.listings.clone();
-        let thread = threads::spawn(format!("list:{}", self.runtime), STACK_LARGE, move || {
+        let versions = self.versions.clone();
+        let runtime = self.runtime;
+        let thread = threads::spawn(format!("list:{runtime}"), STACK_LARGE, move || {
             let result = connector.lock().list();
+            let is_there = result.is_ok();
             let _ = listings.send(result); // Fails only when the agent ends.
+            if is_there {
+                // After the listing, so that no start waits for it.
+                versions.read_once(runtime, || connector.lock().version());
+            }
         });
         if let Err(error) = thread {
             let text = format!("no thread for a listing: {error}");
@@ -868,6 +877,7 @@ pub(crate) fn start(
     connector: Connector,
     commands: Receiver<WatchCommand>,
     heartbeat: Heartbeat,
+    versions: EngineVersions,
 ) -> io::Result<Thread> {
     let runtime = settings.runtime;
     let (exits_sender, exits) = bounded(EXITS_INBOX);
@@ -878,6 +888,7 @@ pub(crate) fn start(
         exit_watch: OnceCell::new(),
         connector: Arc::new(Mutex::new(connector)),
         listings,
+        versions,
     };
     threads::spawn(format!("watch:{runtime}"), STACK_LARGE, move || {
         let checker = StateChecker::new(system, SystemClock, settings);

@@ -29,6 +29,7 @@ use ankaios_platform::clock::Clock;
 use ankaios_platform::limits::CONTROL_MESSAGE_MAX;
 use ankaios_platform::service_manager::StatusBoard;
 use ankaios_runtime::engine_children::EarlierCalls;
+use ankaios_runtime::engine_version::EngineVersions;
 use ankaios_runtime::{ContainerId, ListedContainer, RuntimeConnector};
 use crossbeam_channel::{Receiver, bounded, unbounded};
 use std::cell::RefCell;
@@ -416,6 +417,7 @@ impl SteppedAgent {
             workloads,
             outbox,
             load,
+            EngineVersions::default(), // None is known.
             options.earlier_calls,
             StatusBoard::default(),
         );

@@ -506,6 +506,7 @@ mod tests {
             agent: "A".to_owned(),
             cpu_usage,
             free_memory: 1,
+            engine: String::new(),
         }
     }
 

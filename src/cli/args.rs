@@ -343,7 +343,7 @@ pub(crate) enum Get {
     /// A table of connected agents with their load
     #[command(
         visible_alias = "agents",
-        after_help = "CPU USAGE is in percent of all cores, FREE MEMORY in bytes.\n\nExample:\n  ank get agents"
+        after_help = "CPU USAGE is in percent of all cores, FREE MEMORY in bytes, with '-o wide' in MiB or GiB.\n\nExample:\n  ank get agents"
     )]
     Agent(ListArguments),
     /// A list of the configs that templates can use

@@ -12,6 +12,7 @@ use super::rows::{self, Reasons, Row, text};
 use super::session::{Incoming, ServerLink};
 use super::top::{duration, sample_text, size};
 use super::update::{KnownUpdate, updates};
+use super::version;
 use ankaios_model::execution_state::{PARTS_SEPARATOR, Phase};
 use ankaios_model::lifecycle::{self, Check, Lifecycle};
 use ankaios_model::messages::LogsRequest;
@@ -41,7 +42,13 @@ pub(crate) fn print(
     let desired = format!("desiredState.workloads.{name}");
     let effective = format!("effectiveState.workloads.{name}");
     let mut masks: Vec<&str> = rows::MASKS.to_vec();
-    masks.extend(["updates", blame::PART, events::HISTORY, WARNING]);
+    masks.extend([
+        "updates",
+        blame::PART,
+        events::HISTORY,
+        version::PART,
+        WARNING,
+    ]);
     // A mask with another text could select something else.
     if ankaios_model::names::is_name(name) {
         masks.extend([desired.as_str(), effective.as_str()]);
@@ -390,10 +397,19 @@ fn last_lines(name: &str, reasons: &Reasons, link: &mut dyn ServerLink) -> Vec<S
 fn agent(name: &str, state: &Node, reasons: &Reasons) -> Value {
     let empty = Node::empty();
     let mut agent = &empty;
-    let mut connection = "not connected";
+    let mut connection = "not connected".to_owned();
+    let mut since = events::lost_at(state, name);
     if let Some(connected) = state.at(&["agents", name]) {
         agent = connected;
-        connection = "connected";
+        connection = "connected".to_owned();
+        since = version::connected_at(state, name);
+    }
+    if !since.is_empty() {
+        connection.push_str(&format!(" since {since}"));
+    }
+    let mut program = &empty;
+    if let Some(known) = state.at(&[version::PART, "agents", name]) {
+        program = known;
     }
     let cpu = match load(agent, "cpuUsage") {
         Some(percent) => format!("{percent}%"),
@@ -412,7 +428,9 @@ fn agent(name: &str, state: &Node, reasons: &Reasons) -> Value {
     }
     object([
         entry("agent", name),
-        entry("connection", connection),
+        entry("connection", &connection),
+        entry("version", text(program, &["version"])),
+        entry("engine", text(program, &["engine"])),
         entry("cpuUsage", &cpu),
         entry("freeMemory", &memory),
         list("tags", tags(agent)),
@@ -606,6 +624,32 @@ lifecycle:
         assert_eq!(text, expected);
         let text = described("B", vec![Step::State(cluster())]).unwrap();
         assert!(text.contains("connection: not connected\n"), "{text}");
+    }
+
+    #[test]
+    fn description_of_an_agent_has_versions_and_times() {
+        let mut cluster = cluster();
+        let program = Node::map([
+            ("version", Node::text("1.1.0")),
+            ("engine", Node::text("podman 4.3.1")),
+            ("connectedAt", Node::Number(60)),
+        ]);
+        let agents = Node::map([("A", program)]);
+        let lost = Node::map([
+            ("at", Node::Number(120_000)),
+            ("agent", Node::text("B")),
+            ("state", Node::text("AgentDisconnected")),
+        ]);
+        let map = cluster.as_map_mut().unwrap();
+        map.insert(version::PART, Node::map([("agents", agents)]));
+        map.insert(events::HISTORY, Node::List(vec![lost]));
+        let text = described("A", vec![Step::State(cluster.clone())]).unwrap();
+        let expected = "agent: A\nconnection: connected since 1970-01-01T00:01:00Z\nversion: 1.1.0\nengine: podman 4.3.1\n";
+        assert!(text.starts_with(expected), "{text}");
+        let text = described("B", vec![Step::State(cluster)]).unwrap();
+        let expected =
+            "agent: B\nconnection: not connected since 1970-01-01T00:02:00Z\nworkloads:\n";
+        assert!(text.starts_with(expected), "{text}");
     }
 
     #[test]

@@ -41,6 +41,8 @@ fn has_value(node: &Node, path: &[&str], value: &str) -> bool {
 
 /// The part of the state with the last changes of states.
 pub(crate) const HISTORY: &str = "history";
+/// The state of an agent in a change when the server has lost it.
+const AGENT_LOST: &str = "AgentDisconnected";
 
 /// Returns the changes since `since` of a part [`HISTORY`] of the state. If there are `names`, only
 /// the changes of the workloads and agents with these names.
@@ -57,6 +59,22 @@ pub(crate) fn past_changes(history: &[Node], since: SystemTime, names: &[String]
         }
     }
     changes
+}
+
+/// When the server lost an agent that is not connected, as UTC; empty if that is unknown.
+pub(crate) fn lost_at(state: &Node, agent: &str) -> String {
+    let history = state.get(HISTORY).and_then(Node::as_list);
+    let mut last = None;
+    for change in history.unwrap_or_default() {
+        let is_of_agent = text(change, &["workload"]).is_empty();
+        if is_of_agent && text(change, &["agent"]) == agent {
+            last = Some(change);
+        }
+    }
+    match last {
+        Some(change) if text(change, &["state"]) == AGENT_LOST => time_of_change(change),
+        _ => String::new(),
+    }
 }
 
 /// The time of a change, as UTC.

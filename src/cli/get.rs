@@ -10,7 +10,7 @@ use super::output::{
 };
 use super::rows::{self, Reasons, Row, text};
 use super::session::ServerLink;
-use super::top::duration;
+use super::top::{duration, size};
 use super::version;
 use ankaios_model::execution_state::Phase;
 use ankaios_model::field_path::{WILDCARD, parts};
@@ -373,40 +373,59 @@ pub(crate) fn agents(
     for (name, agent) in state.entries("agents") {
         if arguments.accepts(name) {
             let workloads = state.at(&["workloadStates", name]);
-            let mut fields = agent_fields(name, agent, workloads);
+            let mut fields = agent_fields(name, agent, workloads, arguments.output);
             fields.extend(program_fields(name, &state));
             rows.push(fields);
         }
     }
-    let mut blank = agent_fields("", &Node::empty(), None);
+    let mut blank = agent_fields("", &Node::empty(), None, arguments.output);
     blank.extend(program_fields("", &Node::empty()));
     let view = View::new(arguments.output, &blank, rows);
     view.print("agents", TooWide::Drop, None, output)?;
     // The list has the connected agents, as that of Eclipse Ankaios.
-    for (name, workloads) in state.entries("workloadStates") {
-        let is_away = !name.is_empty() && state.at(&["agents", name]).is_none();
-        let number = rows::entries(Some(workloads)).count();
-        if is_away && number > 0 && arguments.names.is_empty() {
-            let number = counted(number, "workload");
-            output.warn(one_line(&format!(
-                "agent '{name}' is not connected; it has {number}"
-            )));
-        }
+    if arguments.names.is_empty() {
+        warn_of_absent_agents(&state, link, output);
     }
     Ok(())
 }
 
-/// The version of the program of an agent, and the time of its connection.
+/// Warns of agents that are not connected and have workloads. The times are read only then.
+fn warn_of_absent_agents(state: &Node, link: &mut dyn ServerLink, output: &mut Output) {
+    let mut history = None;
+    for (name, workloads) in state.entries("workloadStates") {
+        let is_absent = !name.is_empty() && state.at(&["agents", name]).is_none();
+        let number = rows::entries(Some(workloads)).count();
+        if !is_absent || number == 0 {
+            continue;
+        }
+        let history = history.get_or_insert_with(|| {
+            // The warnings matter more than the times.
+            link.complete_state(&[events::HISTORY]).unwrap_or_default()
+        });
+        let mut since = events::lost_at(history, name);
+        if !since.is_empty() {
+            since = format!(" since {since}");
+        }
+        let number = counted(number, "workload");
+        output.warn(one_line(&format!(
+            "agent '{name}' is not connected{since}; it has {number}"
+        )));
+    }
+}
+
+/// The version of the program of an agent, the time of its connection, and its container engines.
 fn program_fields(name: &str, state: &Node) -> Vec<Column> {
     let version = text(state, &[version::PART, "agents", name, "version"]);
+    let engine = text(state, &[version::PART, "agents", name, "engine"]);
     let connected_at = version::connected_at(state, name);
     vec![
         Column::text("VERSION", "version", version).wide(),
         Column::text("CONNECTED SINCE", "connectedSince", &connected_at).wide(),
+        Column::text("ENGINE", "engine", engine).wide(),
     ]
 }
 
-fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>) -> Vec<Column> {
+fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>, format: Format) -> Vec<Column> {
     let mut instances: u64 = 0;
     for (_, ids) in rows::entries(workloads) {
         instances += rows::entries(Some(ids)).count() as u64;
@@ -416,21 +435,25 @@ fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>) -> Vec<Colum
         tags.push(format!("{key}={}", text(tag, &[])));
     }
     let tags = one_line(&tags.join(", "));
+    // Scripts read the table that Eclipse Ankaios prints, with bytes.
+    let free_memory: fn(u64) -> String = match format {
+        Format::Wide => |bytes| size(bytes as f64),
+        _ => |bytes| format!("{bytes}B"),
+    };
     vec![
         Column::text("NAME", "name", name),
         Column::new("WORKLOADS", "workloads", instances.to_string(), instances),
-        load_column(agent, "CPU USAGE", "cpuUsage", '%'),
-        load_column(agent, "FREE MEMORY", "freeMemory", 'B'),
+        load_column(agent, "CPU USAGE", "cpuUsage", |percent| {
+            format!("{percent}%")
+        }),
+        load_column(agent, "FREE MEMORY", "freeMemory", free_memory),
         Column::new("TAGS", "tags", tags, value(agent.get("tags"))).wide(),
     ]
 }
 
-fn load_column(agent: &Node, heading: &'static str, key: &str, unit: char) -> Column {
+fn load_column(agent: &Node, heading: &'static str, key: &str, cell: fn(u64) -> String) -> Column {
     let number = agent.at(&["status", key]).and_then(Node::as_number);
-    let shown = match number {
-        Some(number) => format!("{number}{unit}"),
-        None => String::new(),
-    };
+    let shown = number.map(cell).unwrap_or_default();
     Column::new(heading, key, shown, value(number))
 }
 

@@ -40,6 +40,13 @@ pub(crate) fn print(
     for (name, _) in state.entries("agents") {
         let version = text(&state, &[PART, "agents", name, "version"]);
         programs.push(program("ank-agent", name, version));
+        // Without its name: it comes with the version.
+        let engines = text(&state, &[PART, "agents", name, "engine"]);
+        for engine in engines.split(", ") {
+            if let Some((engine, version)) = engine.split_once(' ') {
+                programs.push(program(engine, name, version));
+            }
+        }
     }
     show(&programs, format, output)?;
     warn_of_certificates(&state, now, output);
@@ -120,7 +127,8 @@ mod tests {
 
     fn state(expires: u64) -> Node {
         let expires = ("certificateExpires", Node::Number(expires));
-        let agent = Node::map([("version", Node::text("1.0.9")), expires.clone()]);
+        let engines = ("engine", Node::text("nerdctl 1.7.0, podman 4.3.1"));
+        let agent = Node::map([("version", Node::text("1.0.9")), expires.clone(), engines]);
         let part = Node::map([
             ("version", Node::text("1.1.0 (ankaios-lite)")),
             expires,
@@ -152,6 +160,8 @@ mod tests {
             "ank-server 1.1.0 (ankaios-lite)".to_owned(),
             "ank-agent A 1.0.9".to_owned(),
             "ank-agent other unknown: it does not report its version".to_owned(),
+            "nerdctl A 1.7.0".to_owned(),
+            "podman A 4.3.1".to_owned(),
         ];
         assert_eq!(lines(&played.out), expected);
         let text = "expires on 1970-04-21T00:00:00Z, in 10 days; replace it before\n";

@@ -194,6 +194,8 @@ pub struct AgentLoad {
     pub cpu_usage: u32,
     /// Bytes.
     pub free_memory: u64,
+    /// Names and versions of its container engines, such as `podman 4.3.1`; empty if not known.
+    pub engine: String,
 }
 
 /// A request of a commander or a workload.

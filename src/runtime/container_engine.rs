@@ -11,6 +11,7 @@ use super::container_list::EngineContainer;
 use super::container_records::{ENDED, PREPARED};
 use super::engine_children::EngineChildren;
 use super::engine_cli::EngineCli;
+use super::engine_version::version_of;
 use super::images::{ImageRemoval, ImageStore};
 use super::log_reader::{LogCall, log_arguments};
 use super::masking::MaskedArguments;
@@ -425,6 +426,10 @@ impl RuntimeConnector for ContainerConnector {
             self.left_out = left_out;
         }
         Ok(listed)
+    }
+
+    fn version(&mut self) -> Option<String> {
+        version_of(self.cli.program)
     }
 
     fn log_calls(

@@ -14,6 +14,7 @@ pub mod container_records;
 pub mod containerd;
 pub mod engine_children;
 mod engine_cli;
+pub mod engine_version;
 pub mod exit_watch;
 pub mod images;
 pub mod limits;
@@ -404,6 +405,11 @@ pub trait RuntimeConnector: Send {
     /// # Errors
     /// `Failed` or `TimedOut` when the engine could not be called; its output makes no sense.
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError>;
+
+    /// The name and the version of the engine, for people; `None` when they are unknown.
+    fn version(&mut self) -> Option<String> {
+        None
+    }
 
     /// The calls that print the logs of this instance's containers; none if it has no container.
     ///

@@ -36,3 +36,5 @@ pub const STOP_GRACE: Duration = Duration::from_secs(10);
 /// around it, it fits into [`CONDITION_INFO_MAX`].
 pub const ENGINE_REASON_MAX: usize = 200;
 const _: () = assert!(ENGINE_REASON_MAX + 40 <= CONDITION_INFO_MAX);
+/// Longest name and version of an engine, in bytes. The server shows 100 of all engines together.
+pub(crate) const ENGINE_VERSION_MAX: usize = 48;

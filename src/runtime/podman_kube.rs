@@ -21,6 +21,7 @@ use super::container_list::EngineContainer;
 use super::container_records::ENDED;
 use super::engine_children::EngineChildren;
 use super::engine_cli::EngineCli;
+use super::engine_version::version_of;
 use super::images::{self, ImageRemoval, ImageStore};
 use super::log_reader::{LogCall, log_arguments};
 use super::masking::MaskedArguments;
@@ -739,6 +740,10 @@ impl RuntimeConnector for PodmanKubeConnector {
             workloads.push(listed(instance, &pods, &containers));
         }
         Ok(workloads)
+    }
+
+    fn version(&mut self) -> Option<String> {
+        version_of(self.cli.program)
     }
 
     /// The containers of all pods, each with its name before its lines when there are several.

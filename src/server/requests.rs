@@ -538,6 +538,9 @@ impl ServerLoop {
                 ("version", Node::text(agent.version.as_str())),
                 ("connectedAt", Node::Number(connected_at)),
             ];
+            if !agent.engine.is_empty() {
+                fields.push(("engine", Node::text(agent.engine.as_str())));
+            }
             if let Some(expires) = agent.certificate_expires {
                 fields.push(("certificateExpires", Node::Number(expires)));
             }

@@ -293,6 +293,7 @@ workloads:
                 agent: agent.to_owned(),
                 cpu_usage: 7,
                 free_memory: 8,
+                engine: String::new(),
             };
             cluster.send(peer, ToServer::AgentLoad(load));
             let state = ExecutionState::with_info(Phase::Running, "info");

@@ -30,6 +30,7 @@ use ankaios_platform::limits::CONTROL_MESSAGE_MAX;
 use ankaios_platform::service_manager::StatusBoard;
 use ankaios_runtime::MainProcess;
 use ankaios_runtime::engine_children::EarlierCalls;
+use ankaios_runtime::engine_version::EngineVersions;
 use ankaios_runtime::exit_watch::NotWatched;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use std::cell::{Cell, RefCell};
@@ -395,6 +396,7 @@ impl Life {
             runtime,
             outbox,
             load,
+            EngineVersions::default(), // None is known.
             Some(orphans),
             StatusBoard::default(),
         );

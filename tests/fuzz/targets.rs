@@ -258,6 +258,7 @@ impl Cluster {
             agent: "agent_A".to_owned(),
             cpu_usage: 3,
             free_memory: 4,
+            engine: String::new(),
         };
         cluster.event(0, ToServer::AgentLoad(load));
         cluster
@@ -597,6 +598,7 @@ fn message_seeds() -> Vec<Vec<u8>> {
                 agent: "agent_A".to_owned(),
                 cpu_usage: 1,
                 free_memory: u64::MAX,
+                engine: String::new(),
             }),
         ),
         (3, request("l", RequestContent::Logs(logs))),

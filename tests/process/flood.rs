@@ -690,6 +690,7 @@ fn hostile_message(number: usize, agent: &str, round: usize) -> ToServer {
             agent: agent.to_owned(),
             cpu_usage: u32::try_from(round % 100).expect("a percentage"),
             free_memory: 1,
+            engine: String::new(),
         }),
         12 => ToServer::Request(Request {
             id: "x".repeat(1 << 20),

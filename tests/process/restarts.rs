@@ -161,6 +161,10 @@ fn restart_after_a_crash_takes_three_engine_calls() {
     cluster.agent_config = NO_REPAIR.to_owned();
     cluster.start_all(&["agent_A"]);
     cluster.run(&[workload("w", "run").restart("ALWAYS")]);
+    wait_until("the version of the engine was read", || {
+        let calls = cluster.engine.calls_of("", "--version");
+        calls.iter().any(|call| call.exit.is_some())
+    });
     for restart in 2..5 {
         let before = cluster.engine.calls().len();
         cluster.engine.finish("w", 1);

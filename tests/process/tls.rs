@@ -606,6 +606,24 @@ fn certificates_that_expire_soon_are_warned_of_everywhere() {
     }
 }
 
+// [stest->swdd~agent-reports-engine~1]
+#[test]
+fn engine_of_an_agent_is_shown_and_read_once() {
+    let cluster = Cluster::start(&["agent_A"]);
+    cluster.run(&[workload("w1", "run"), workload("w2", "run")]);
+    cluster.wait_for("the engine is known", || {
+        let agents = cluster.ank(&["get", "agents", "-o", "wide"]).success();
+        agents.contains("podman 4.3.1").then_some(())
+    });
+    let versions = cluster.ank(&["version", "-o", "json"]).success();
+    let versions: serde_json::Value = serde_json::from_str(&versions).expect("JSON");
+    let engine = serde_json::json!({ "program": "podman", "name": "agent_A", "version": "4.3.1" });
+    let programs = versions.as_array().expect("a list");
+    assert!(programs.contains(&engine), "{versions}");
+    cluster.remove("w1");
+    assert_eq!(cluster.engine.calls_of("", "--version").len(), 1);
+}
+
 #[test]
 fn server_with_an_expired_certificate_says_so_when_it_starts() {
     let mut cluster = Cluster::prepare();

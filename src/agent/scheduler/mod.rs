@@ -22,6 +22,7 @@ use ankaios_platform::memory::OwnStack;
 use ankaios_platform::service_manager::StatusBoard;
 use ankaios_platform::watchdog::Heartbeat;
 use ankaios_runtime::engine_children::EarlierCalls;
+use ankaios_runtime::engine_version::EngineVersions;
 use crossbeam_channel::{Receiver, Sender, select_biased};
 use log::{debug, info, warn};
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,6 +53,7 @@ pub struct Scheduler<C: Clock> {
     usage: UsageRequests,
     load: LoadSampler,
     load_due: Instant,
+    versions: EngineVersions,
     /// Whether a hello was received on the present connection.
     connected: bool,
     /// A guarded update with workloads of this agent is open.
@@ -84,6 +86,7 @@ impl<C: Clock> Scheduler<C> {
         workloads: WorkloadRecords<C>,
         uplink: UplinkOutbox,
         load: LoadSampler,
+        versions: EngineVersions,
         earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
         status: StatusBoard,
     ) -> Self {
@@ -101,6 +104,7 @@ impl<C: Clock> Scheduler<C> {
             workloads,
             uplink,
             load,
+            versions,
             connected: false,
             is_update_open: false,
             all_reported: true,
@@ -216,6 +220,7 @@ impl<C: Clock> Scheduler<C> {
                 agent: self.workloads.store.agent.to_string(),
                 cpu_usage: load.cpu_usage,
                 free_memory: load.free_memory,
+                engine: self.versions.shown(),
             });
         }
     }

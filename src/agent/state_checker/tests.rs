@@ -1014,6 +1014,7 @@ fn the_threads_report_and_end_with_their_sender() {
         connector,
         inbox,
         WatchedThreads::new(|_| {}).add("unattended"),
+        EngineVersions::default(),
     )
     .unwrap();
     let instance = instance("web");

@@ -194,6 +194,7 @@ fn what_is_put_because_of_a_hello_is_sent_on_each_connection() {
             agent: "agent_A".to_owned(),
             cpu_usage,
             free_memory: 1,
+            engine: String::new(),
         };
         uplink.outbox.put_load(load.clone());
         assert_eq!(message(&peers), ToServer::AgentLoad(load));

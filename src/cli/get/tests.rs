@@ -101,6 +101,49 @@ B      0                                  \n";
 }
 
 #[test]
+fn wide_table_of_agents_has_memory_in_readable_units() {
+    let load = Node::map([("freeMemory", Node::Number(1536 * 1024 * 1024))]);
+    let agent = Node::map([("A", Node::map([("status", load)]))]);
+    let cluster = Node::map([("agents", agent)]);
+    for (output, shown) in [
+        (Format::Wide, " 1.5GiB "),
+        (Format::Table, " 1610612736B\n"),
+    ] {
+        let arguments = ListArguments {
+            output,
+            ..ListArguments::default()
+        };
+        let text = written(vec![Step::State(cluster.clone())], |link, output| {
+            agents(&arguments, link, output)
+        });
+        assert!(text.contains(shown), "{output:?}: {text}");
+    }
+}
+
+#[test]
+fn wide_table_of_agents_shows_their_engines() {
+    let mut cluster = state(&["A", "B"], &[]);
+    let program = Node::map([("engine", Node::text("podman 4.3.1"))]);
+    let programs = Node::map([("agents", Node::map([("A", program)]))]);
+    cluster
+        .as_map_mut()
+        .unwrap()
+        .insert(version::PART.to_owned(), programs);
+    let arguments = ListArguments {
+        output: Format::Wide,
+        ..ListArguments::default()
+    };
+    let text = written(vec![Step::State(cluster)], |link, output| {
+        agents(&arguments, link, output)
+    });
+    let lines = Vec::from_iter(text.lines().map(str::trim_end));
+    assert!(lines[0].ends_with("ENGINE"), "{text}");
+    assert!(lines[1].ends_with("podman 4.3.1"), "{text}");
+    assert!(lines[2].starts_with('B'), "{text}");
+    assert!(!lines[2].contains("podman"), "{text}");
+}
+
+#[test]
 fn configs_are_listed_below_one_heading() {
     let items = Node::map([("b", Node::text("x")), ("a_long_name", Node::text("y"))]);
     let cluster = Node::map([("desiredState", Node::map([("configs", items)]))]);
@@ -423,4 +466,39 @@ fn agent_that_is_away_is_named_below_the_list() {
         played.err,
         "warn: agent 'B' is not connected; it has 1 workload\n"
     );
+}
+
+#[test]
+fn agent_that_is_away_is_named_with_the_time_of_its_loss() {
+    let cluster = state(
+        &["A"],
+        &[
+            ("web", "1", "B", Phase::AgentDisconnected),
+            ("db", "1", "C", Phase::AgentDisconnected),
+        ],
+    );
+    let change = |at, agent, state| {
+        Node::map([
+            ("at", Node::Number(at)),
+            ("agent", Node::text(agent)),
+            ("state", Node::text(state)),
+        ])
+    };
+    let changes = vec![
+        change(1_000, "B", "AgentDisconnected"),
+        change(2_000, "C", "AgentDisconnected"),
+        change(60_000, "B", "AgentConnected"),
+        change(120_000, "B", "AgentDisconnected"),
+        change(180_000, "C", "AgentConnected"),
+    ];
+    let history = Node::map([("history", Node::List(changes))]);
+    let steps = vec![Step::State(cluster), Step::State(history)];
+    let played = play(None, steps, |link, output| {
+        agents(&ListArguments::default(), link, output)
+    });
+    played.result.unwrap();
+    let expected = "warn: agent 'B' is not connected since 1970-01-01T00:02:00Z; it has 1 workload\n\
+                    warn: agent 'C' is not connected; it has 1 workload\n";
+    assert_eq!(played.err, expected);
+    assert!(played.server.is_done(), "one read for all agents");
 }

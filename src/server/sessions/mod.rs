@@ -63,6 +63,8 @@ pub struct ConnectedAgent {
     pub(crate) attributes: AgentAttributes,
     /// Version of its program, as its hello names it.
     pub(crate) version: String,
+    /// Names and versions of its container engines, as its last load names them; may be empty.
+    pub(crate) engine: String,
     /// When it connected, on the clock of this node.
     pub(crate) connected_at: SystemTime,
     /// When its certificate expires, in seconds since 1970; `None` without TLS.
@@ -147,6 +149,7 @@ impl Sessions {
             peer: id,
             attributes,
             version: hello.version,
+            engine: String::new(),
             connected_at: SystemTime::now(),
             certificate_expires,
             capabilities: hello.capabilities,
@@ -192,6 +195,9 @@ impl Sessions {
         };
         let before = agent.attributes.clone();
         agent.attributes.load = Some((load.cpu_usage, load.free_memory));
+        if agent.engine != load.engine {
+            agent.engine = excerpt(&load.engine).into_owned();
+        }
         changes.agent(name, Some(&before), Some(&agent.attributes));
         changes
     }

@@ -139,6 +139,7 @@ fn load_and_tags_are_those_of_connected_agents_only() {
         agent: "A".to_owned(),
         cpu_usage: 7,
         free_memory: 8,
+        engine: "podman 4.3.1".to_owned(),
     };
     let tags: Tags = [("k".to_owned(), "v".to_owned())].into();
     let changes = sessions.load_reported(&"B".into(), &load);
@@ -150,9 +151,17 @@ fn load_and_tags_are_those_of_connected_agents_only() {
         ChangedPaths::default()
     );
     sessions.set_agent_tags([("A".into(), tags.clone())].into());
-    let attributes = &sessions.agents()["A"].attributes;
-    assert_eq!(attributes.load, Some((7, 8)));
-    assert_eq!(attributes.tags, tags);
+    let agent = &sessions.agents()["A"];
+    assert_eq!(agent.engine, "podman 4.3.1");
+    assert_eq!(agent.attributes.load, Some((7, 8)));
+    assert_eq!(agent.attributes.tags, tags);
+    let load = AgentLoad {
+        engine: "x".repeat(4096),
+        ..load
+    };
+    sessions.load_reported(&"A".into(), &load);
+    let kept = sessions.agents()["A"].engine.len();
+    assert!(kept < 256, "only the begin of a long text is kept: {kept}");
     let gone = sessions.remove_agent(&"A".into());
     assert_ne!(gone, ChangedPaths::default());
     assert!(sessions.agents().is_empty());

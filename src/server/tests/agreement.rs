@@ -401,6 +401,7 @@ impl Run {
                 agent,
                 cpu_usage,
                 free_memory,
+                engine: String::new(),
             }),
         );
     }

@@ -97,6 +97,7 @@ fn subscriber_without_masks_gets_the_table_of_the_protocol() {
             agent: "agent_A".into(),
             cpu_usage,
             free_memory,
+            engine: String::new(),
         })
     };
     cluster.send(agent, load(1, 2));

@@ -563,6 +563,7 @@ fn throttled_agent_is_read_no_further_while_others_wait() {
             agent: agent.to_owned(),
             cpu_usage: 1,
             free_memory: 1,
+            engine: String::new(),
         };
         let message = PeerEvent::Message {
             peer,

@@ -271,6 +271,7 @@ fn messages(number: usize) -> Vec<ToServer> {
             agent: "B".to_owned(),
             cpu_usage: 1,
             free_memory: 1,
+            engine: String::new(),
         }),
         ToServer::Prepared(vec![prepared(instance("z", "A"))]),
         ToServer::Request(request(format!("made_up{number}@x"))),

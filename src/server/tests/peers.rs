@@ -129,6 +129,7 @@ fn tags_of_a_hello_are_shown_and_a_reconnect_begins_anew() {
             agent: "A".into(),
             cpu_usage: 5,
             free_memory: 6,
+            engine: String::new(),
         }),
     );
     let with_load = r#"{"agents":{"A":{"status":{"cpuUsage":5,"freeMemory":6},"tags":{"k":"1"}}}}"#;
@@ -245,6 +246,7 @@ fn an_agent_speaks_for_itself_only_and_a_commander_for_nobody() {
             agent: name.into(),
             cpu_usage: 1,
             free_memory: 1,
+            engine: String::new(),
         };
         cluster.send(peer, ToServer::AgentLoad(load));
     }

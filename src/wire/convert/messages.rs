@@ -194,7 +194,9 @@ messages! {
         capabilities.tells_usage: tellsUsage, capabilities.prepares: prepares,
         capabilities.removes_images: removesImages
     }
-    AgentLoad as api::AgentLoadStatus { agent: agent_name, cpu_usage: cpu_usage, free_memory: free_memory }
+    AgentLoad as api::AgentLoadStatus {
+        agent: agent_name, cpu_usage: cpu_usage, free_memory: free_memory, engine: engine
+    }
     PreparedInstance as api::PreparedInstance {
         instance: instanceName, level: level, reason: reason, tries: tries, is_final: isFinal, unmet: unmet
     }

@@ -227,6 +227,7 @@ fn messages_to_the_server_arrive_unchanged() {
             agent: "A".into(),
             cpu_usage: 42,
             free_memory: u64::MAX,
+            engine: "podman 4.3.1".into(),
         }),
         request(RequestContent::UpdateState(UpdateState {
             new_state: Some(Ok(tree)),
@@ -428,16 +429,19 @@ fn modes() -> Node {
 
 /// Versions and certificates of a server and an agent.
 fn programs() -> Node {
-    let program = |time| {
-        Node::map([
+    let program = || {
+        vec![
             ("version", Node::text("1.1.0")),
             ("certificateExpires", Node::Number(7)),
-            time,
-        ])
+        ]
     };
-    let agent = program(("connectedAt", Node::Number(9)));
-    let agents = Node::map([("A", agent), ("B", Node::empty())]);
-    program(("agents", agents))
+    let mut agent = program();
+    agent.push(("connectedAt", Node::Number(9)));
+    agent.push(("engine", Node::text("podman 4.3.1")));
+    let agents = Node::map([("A", Node::map(agent)), ("B", Node::empty())]);
+    let mut server = program();
+    server.push(("agents", agents));
+    Node::map(server)
 }
 
 /// A change with all that it can have, and one with the time only.

@@ -194,6 +194,7 @@ const AGENT_PROGRAM: &[WireField] = &[
     field(1, "version", Text),
     field(2, "certificateExpires", Number),
     field(3, "connectedAt", Number),
+    field(4, "engine", Text),
 ];
 const STATE_CHANGE: &[WireField] = &[
     field(1, "at", Number),
