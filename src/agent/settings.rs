@@ -439,7 +439,7 @@ pub(crate) fn unsupported_runtime(runtime: &str) -> String {
         );
     }
     let hint = match nearest(runtime, RUNTIMES) {
-        Some(name) => format!(", did you mean '{name}'?"),
+        Some(name) => format!("; did you mean '{name}'?"),
         None => format!("; there are '{}'", RUNTIMES.join("', '")),
     };
     format!("Unsupported Runtime '{runtime}'{hint}")

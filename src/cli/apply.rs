@@ -508,7 +508,7 @@ impl ConfigCheck<'_> {
         let meant = meant_or(runtime, RUNTIMES, &otherwise);
         let file = &self.input.name;
         self.output.warn(format_args!(
-            "{file}: workload '{name}': unknown runtime '{runtime}', {meant}"
+            "{file}: workload '{name}': unknown runtime '{runtime}'; {meant}"
         ));
     }
 

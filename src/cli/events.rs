@@ -389,11 +389,11 @@ completeState:
         for (mask, reason) in [
             (
                 "desiredSate",
-                "no part of the state is called 'desiredSate', did you mean 'desiredState'?",
+                "no part of the state is called 'desiredSate'; did you mean 'desiredState'?",
             ),
             (
                 "desiredState.wrkloads",
-                "no part of 'desiredState' is called 'wrkloads', did you mean 'workloads'?",
+                "no part of 'desiredState' is called 'wrkloads'; did you mean 'workloads'?",
             ),
             (
                 "workloadStates.A.w.state",

@@ -5,6 +5,7 @@
 use super::args::{Filter, Format, ListArguments, WorkloadArguments};
 use super::blame::{self, Starts};
 use super::error::{CliError, Result, counted, meant_or, unknown};
+use super::events;
 use super::output::{
     Column, LiveFrames, Output, TooWide, View, WARNING, manifest_text, one_line, state_text, value,
 };
@@ -16,7 +17,6 @@ use ankaios_model::execution_state::Phase;
 use ankaios_model::field_path::{WILDCARD, parts};
 use ankaios_model::fields::table::{COMPLETE_STATE, PARTS_ON_REQUEST, selects_nothing};
 use ankaios_model::names::InstanceName;
-use ankaios_model::nearest::meant;
 use ankaios_model::node::Node;
 use ankaios_model::version::API_VERSION;
 use std::collections::BTreeMap;
@@ -53,8 +53,8 @@ impl Filter {
         {
             let known = known_agents(state, rows);
             if !known.contains(&agent.as_str()) {
-                let meant = meant(agent, known);
-                output.warn(format_args!("agent '{agent}' does not exist{meant}"));
+                let text = format!("agent '{agent}' does not exist");
+                output.warn_with_hint(text, &meant_or(agent, known, ""));
             }
         }
     }
@@ -119,8 +119,9 @@ impl WorkloadArguments {
             known.push((*state).to_owned());
         }
         if !known.iter().any(|name| name.eq_ignore_ascii_case(wanted)) {
-            let meant = meant(wanted, known.iter().map(String::as_str));
-            output.warn(format_args!("no state is called '{wanted}'{meant}"));
+            let text = format!("no state is called '{wanted}'");
+            let hint = meant_or(wanted, known.iter().map(String::as_str), "");
+            output.warn_with_hint(text, &hint);
         }
     }
 }
@@ -233,10 +234,9 @@ fn warn_of_unknown_parts(masks: &[String], output: &mut Output) {
     for mask in masks {
         let part = parts(mask)[0];
         if part != WILDCARD && !known.contains(&part) {
-            let meant = meant(part, known.iter().copied());
-            output.warn(format_args!(
-                "mask '{mask}' selects nothing: no part of the state is called '{part}'{meant}"
-            ));
+            let text =
+                format!("mask '{mask}' selects nothing: no part of the state is called '{part}'");
+            output.warn_with_hint(text, &meant_or(part, known.iter().copied(), ""));
         }
     }
 }

@@ -17,8 +17,7 @@ pub(crate) use table::{
     Column, LiveFrames, Table, TooWide, View, one_line, shortened, show, some_of,
 };
 
-use super::error::{Result, unknown};
-use ankaios_model::nearest::meant;
+use super::error::{Result, meant_or, unknown};
 use ankaios_model::node::Node;
 use ankaios_model::shown_text::{acts_on_terminal, printable, printable_with_colours};
 use std::ffi::OsString;
@@ -185,6 +184,12 @@ impl Output {
         self.labelled("\x1b[38;5;11m", "warn:", &text);
     }
 
+    /// Writes a warning, and what to do about it unless that is empty.
+    pub(crate) fn warn_with_hint(&mut self, text: impl Display, hint: &str) {
+        self.warn(text);
+        self.hint(hint);
+    }
+
     /// Writes the warning about the stored state, if `state` has one. It must have been read with
     /// the mask [`WARNING`].
     pub(crate) fn warn_of_storage(&mut self, state: &Node) {
@@ -200,10 +205,8 @@ impl Output {
         known: impl Iterator<Item = &'k str> + Clone,
     ) {
         for name in unknown(names, known.clone()) {
-            self.warn(format_args!(
-                "workload '{name}' does not exist{}",
-                meant(name, known.clone())
-            ));
+            let text = format!("workload '{name}' does not exist");
+            self.warn_with_hint(text, &meant_or(name, known.clone(), ""));
         }
     }
 
@@ -217,8 +220,12 @@ impl Output {
     /// Writes why the command failed, and what to do.
     pub(crate) fn error(&mut self, text: impl Display, hint: &str) {
         self.labelled("\x1b[1;38;5;9m", "error:", &text);
-        if !hint.is_empty() {
-            self.labelled("\x1b[38;5;14m", "hint:", &hint);
+        self.hint(hint);
+    }
+
+    fn hint(&mut self, text: &str) {
+        if !text.is_empty() {
+            self.labelled("\x1b[38;5;14m", "hint:", &text);
         }
     }
 

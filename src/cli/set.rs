@@ -315,7 +315,7 @@ mod reading_tests {
             ("a: [".to_owned(), "did not find expected"),
             (
                 "[1]".to_owned(),
-                "expected a mapping, found a list at line 1 column 1",
+                "expected a mapping ('key: value', without '- '), found a list at line 1 column 1",
             ),
             (
                 "desiredState: {workloads: {}}".to_owned(),
@@ -323,7 +323,7 @@ mod reading_tests {
             ),
             (
                 "desiredSate: {apiVersion: v1}".to_owned(),
-                "desiredSate: unknown key (did you mean 'desiredState'?) at line 1 column 14",
+                "desiredSate: unknown key; did you mean 'desiredState'? at line 1 column 14",
             ),
             (
                 "apiVersion: v1\nworkloads: {}".to_owned(),
@@ -339,7 +339,7 @@ mod reading_tests {
             ),
             (
                 workload("tags: [a]"),
-                "tags: expected a mapping, found a list",
+                "tags: expected a mapping ('key: value', without '- '), found a list",
             ),
             (
                 workload("files: [{data: x}]"),
@@ -377,7 +377,7 @@ mod reading_tests {
     fn unknown_keys_below_the_top_are_warned_about() {
         let text = "desiredState:\n  apiVersion: v1\n  workloads:\n    w:\n      agnet: A\n";
         let input = read("-", text).unwrap();
-        let expected = "unknown key 'desiredState.workloads.w.agnet' is ignored at line 5 column 7, did you mean 'agent'?";
+        let expected = "unknown key 'desiredState.workloads.w.agnet' is ignored at line 5 column 7; did you mean 'agent'?";
         assert_eq!(
             input
                 .unknown

@@ -8,7 +8,7 @@
 
 use super::apply::check_agent;
 use super::args::{Format, ListArguments, RunArguments};
-use super::error::{CliError, ExitCode, Result, counted, reason_of_refusal, shown};
+use super::error::{CliError, ExitCode, Result, counted, meant_or, reason_of_refusal, shown};
 use super::get::check_listed;
 use super::modes;
 use super::output::{
@@ -25,7 +25,6 @@ use ankaios_model::guarded_update::{AGENT_PREFIX, UpdateCause, UpdatePhase};
 use ankaios_model::limits::{MESSAGE_MAX, NAME_MAX};
 use ankaios_model::messages::{RequestContent, UpdateState};
 use ankaios_model::names::{InstanceName, Name, is_name};
-use ankaios_model::nearest::meant;
 use ankaios_model::node::Node;
 use ankaios_model::refusal::ErrorResponse;
 use ankaios_model::workload::Workload;
@@ -312,12 +311,12 @@ impl Context<'_> {
     fn warn_of_absent(&mut self, absent: &BTreeMap<&str, Vec<&str>>, connected: &BTreeSet<Name>) {
         for (agent, workloads) in absent {
             let workloads = workloads.join("', '");
-            let meant = meant(agent, connected.iter().map(|name| &**name));
-            let when = if meant.is_empty() { "; when" } else { " When" };
             let text = format!(
-                "agent '{agent}' is not connected{meant}{when} it connects, it starts '{workloads}'"
+                "agent '{agent}' is not connected; when it connects, it starts '{workloads}'"
             );
-            self.output.warn(one_line(&text));
+            let hint = meant_or(agent, connected.iter().map(|name| &**name), "");
+            self.output
+                .warn_with_hint(one_line(&text), &one_line(&hint));
         }
     }
 

@@ -131,6 +131,12 @@ impl Object {
         names
     }
 
+    /// Returns whether it is incomplete without any field.
+    fn needs_fields(&self) -> bool {
+        let has_required = self.fields.iter().any(|field| field.required);
+        has_required || !self.any_of.is_empty() || !self.one_of.is_empty()
+    }
+
     /// The names of all fields.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.fields.iter().map(|field| field.name)
@@ -304,19 +310,16 @@ impl Text {
     pub(crate) fn check(self, text: &str) -> Result<(), String> {
         if let Some(max) = self.length_max() {
             if text.is_empty() {
-                return Err("\"\" is shorter than 1 character".to_owned());
+                return Err(format!("expected {}, found an empty text", self.expected()));
             }
             if text.chars().count() > max {
-                return Err(format!("\"{text}\" is longer than {max} characters"));
+                return Err(format!("expected at most {max} characters, found '{text}'"));
             }
         }
         if self.matches(text) {
             return Ok(());
         }
-        Err(format!(
-            "\"{text}\" is not valid, expected {}",
-            self.expected()
-        ))
+        Err(format!("expected {}, found '{text}'", self.expected()))
     }
 }
 

@@ -676,7 +676,7 @@ fn check_spelling(root: &Yaml, config: &str) -> Result<(), LifecycleError> {
         if let Some(key) = key.scalar()
             && nearest(key, [KEY]).is_some()
         {
-            let message = format!("unknown key, did you mean '{KEY}'?");
+            let message = format!("unknown key; did you mean '{KEY}'?");
             return Err(LifecycleError::of_node(root, &[key], &message));
         }
     }
@@ -710,7 +710,7 @@ fn check_times(root: &Yaml, lifecycle: &Lifecycle) -> Result<(), LifecycleError>
 /// Checks what `notify` needs: the runtime podman, without the options that the agent adds itself.
 fn check_notify(root: &Yaml, runtime: &str) -> Result<(), LifecycleError> {
     if runtime != "podman" {
-        let message = format!("'notify' is for the runtime podman only, this is {runtime}");
+        let message = format!("'notify' is for the runtime podman only; this is {runtime}");
         return Err(LifecycleError::of_node(root, &[KEY], &message));
     }
     let Some(Content::List(options)) = root.get("commandOptions").map(|options| &options.content)

@@ -2,10 +2,10 @@
 //!
 //! Thread: none, plain functions.
 
-/// Returns `, did you mean '...'?` if one of `known` is similar to `name`, else an empty text.
+/// Returns `; did you mean '...'?` if one of `known` is similar to `name`, else an empty text.
 pub fn meant<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> String {
     match nearest(name, known) {
-        Some(name) => format!(", did you mean '{name}'?"),
+        Some(name) => format!("; did you mean '{name}'?"),
         None => String::new(),
     }
 }

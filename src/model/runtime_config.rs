@@ -388,7 +388,7 @@ mod tests {
             ),
             (
                 "image: a\ncommandArgs: secret",
-                "commandArgs: expected a list, found a text (line 2 column 1 of runtimeConfig)",
+                "commandArgs: expected a list ('- ' before each item), found a text (line 2 column 1 of runtimeConfig)",
             ),
             (
                 "image: a\ncommandArgs: [{a: b}]",
@@ -401,7 +401,10 @@ mod tests {
             ),
             ("image: a\n---\nimage: b", "more than one document"),
             ("", "missing field `image`"),
-            ("just text", "expected a mapping, found a text"),
+            (
+                "just text",
+                "expected a mapping ('key: value'), found a text",
+            ),
             ("image: 'a", "while scanning a quoted scalar"),
         ] {
             match parse(text) {

@@ -156,6 +156,7 @@ impl Yaml {
         match &self.content {
             Content::Text(text) if text.chars().count() > 40 => "a text".to_owned(),
             Content::Text(text) => format!("text '{text}'"),
+            Content::Plain(Plain::Null, text) if text.is_empty() => "nothing".to_owned(),
             Content::Plain(Plain::Null, _) => "null".to_owned(),
             Content::Plain(Plain::Boolean, text) => format!("boolean {text}"),
             Content::Plain(_, text) => format!("number {text}"),

@@ -212,8 +212,11 @@ impl ConfigFile {
         let file = self.path.display();
         let holds_key = self.text.contains("PRIVATE KEY") || self.text.contains("key_pem_content");
         if !holds_key {
-            let error = error.to_string();
-            return ConfigError::Parse(format!("'{file}': {}", error.trim_end()));
+            let mut shown = error.to_string();
+            if let Some(plain) = wrong_type(error.message()) {
+                shown = shown.replace(error.message(), &plain);
+            }
+            return ConfigError::Parse(format!("'{file}': {}", shown.trim_end()));
         }
         // The excerpt may be any line of a key, and the message may quote it.
         let line = match error.span() {
@@ -396,6 +399,33 @@ fn hint_of_unknown(path: &str, known: &[&str]) -> String {
         Some(name) => format!(" Did you mean '{name}'?"),
         None => String::new(),
     }
+}
+
+/// The message about a value of a wrong type in words of users: the parser names types of the
+/// language. `None` for other messages.
+fn wrong_type(message: &str) -> Option<String> {
+    let types = message.strip_prefix("invalid type: ")?;
+    let (found, expected) = types.rsplit_once(", expected ")?;
+    let expected = match expected {
+        "a boolean" => "true or false without quotes",
+        "a string" => "text in quotes",
+        "a sequence" => "a list as [\"a\", \"b\"]",
+        other => other,
+    };
+    let mut found = found.replace('`', "");
+    for (word, plain) in [
+        ("string ", "text "),
+        ("integer ", "number "),
+        ("floating point ", "number "),
+        ("sequence", "a list"),
+        ("map", "a table"),
+    ] {
+        if let Some(value) = found.strip_prefix(word) {
+            found = format!("{plain}{value}");
+            break;
+        }
+    }
+    Some(format!("expected {expected}, found {found}"))
 }
 
 /// Returns the known key that is most similar to `path`. Longer known keys are cut to its depth.

@@ -558,7 +558,10 @@ mod tests {
                 "unsupported name 'a.b'. Only a-z",
             ),
             (format!("mode_config = '{long}'"), "unsupported name"),
-            ("mode_config = true".to_owned(), "invalid type"),
+            (
+                "mode_config = true".to_owned(),
+                "expected text in quotes, found boolean true",
+            ),
             (
                 "mode_config = 'mode'\nmode_on_failure = 'limp home'".to_owned(),
                 "unsupported name 'limp home'",

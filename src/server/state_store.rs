@@ -547,7 +547,7 @@ fn check_numbers(updates: &StoredUpdates) -> Result<(), String> {
     let highest = newest.max(updates.newest);
     if highest > UPDATE_NUMBER_MAX {
         return Err(format!(
-            "it has an update with the number {highest}, the highest one is {UPDATE_NUMBER_MAX}"
+            "it has an update with the number {highest}; the highest one is {UPDATE_NUMBER_MAX}"
         ));
     }
     Ok(())
@@ -558,7 +558,7 @@ fn check_counts(number: u64, node: &Node) -> Result<(), String> {
     match node {
         Node::Number(count) if u32::try_from(*count).is_err() => {
             return Err(format!(
-                "update {number} has the count {count}, the highest one is {}",
+                "update {number} has the count {count}; the highest one is {}",
                 u32::MAX
             ));
         }

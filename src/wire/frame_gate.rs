@@ -89,7 +89,7 @@ const HEADERS_FRAMES_MAX: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refused {
     /// The first message of a stream, which should be a hello.
-    #[error("the first message of a stream has {0} bytes, a hello has at most {FIRST_MESSAGE_MAX}")]
+    #[error("the first message of a stream has {0} bytes; a hello has at most {FIRST_MESSAGE_MAX}")]
     First(usize),
     /// A message above the limit.
     #[error("a message has {length} bytes, at most {max} are taken ('max_message_size')")]

@@ -449,7 +449,7 @@ impl PeerStream {
             let time = now.saturating_duration_since(since);
             let crowd = if is_late { "" } else { ", and others wait" };
             log::warn!(
-                "'{name}' took nothing for {time:.0?}{crowd}; closing, it resynchronises on reconnect."
+                "'{name}' took nothing for {time:.0?}{crowd}; closing the stream; the peer resynchronises when it reconnects."
             );
         }
         Next::Ended

@@ -158,9 +158,7 @@ fn manifest_that_breaks_the_schema() {
     );
     fails_beginning_with(&output, "Manifest schema validation failed:");
     assert!(
-        output
-            .stderr
-            .contains("\"runtimeConfig\" is a required property"),
+        output.stderr.contains("missing field `runtimeConfig`"),
         "{}",
         output.stderr
     );
@@ -712,7 +710,7 @@ fn server_refuses_what_it_cannot_start_with() {
         (
             &["-k", "-m", "fields.yaml"],
             1,
-            "fields.yaml: unknown key 'workloads.w.runtme' is ignored at line 2 column 17, did you mean 'runtime'?",
+            "fields.yaml: unknown key 'workloads.w.runtme' is ignored at line 2 column 17; did you mean 'runtime'?",
         ),
         (
             &["-k", "-m", "fields.yaml"],

@@ -348,7 +348,7 @@ fn secrets_in_options_are_masked_in_states_and_log() {
     apply_with_warning(
         &cluster,
         unreadable,
-        "commandOptions: expected a list, found a text",
+        "commandOptions: expected a list ('- ' before each item), found a text",
     );
     for name in ["w1", "w2", "w3"] {
         let row = failed_twice(&cluster, name);
@@ -360,7 +360,7 @@ fn secrets_in_options_are_masked_in_states_and_log() {
     let row = cluster.wait_for_state("w4", "Pending(StartingFailed)");
     assert!(
         row.info
-            .contains("commandOptions: expected a list, found a text")
+            .contains("commandOptions: expected a list ('- ' before each item), found a text")
             && !row.info.contains("hunter2"),
         "{row:?}"
     );

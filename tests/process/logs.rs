@@ -149,7 +149,7 @@ fn a_log_that_waits_for_a_start_ends_with_a_reason() {
     let agent_ends: fn(&mut Cluster) = |cluster| cluster.kill_agent("agent_A");
     for (end, expected) in [
         (removed, "workload 'job' is deleted"),
-        (fails, "it has no container, it is Pending(Starting): '"),
+        (fails, "it has no container; it is Pending(Starting): '"),
         (agent_ends, "agent 'agent_A' is not connected any more"),
     ] {
         let (mut cluster, instance) =
@@ -178,7 +178,7 @@ fn what_has_no_log_ends_at_once() {
     cluster.wait_for_state("pending", "Pending(WaitingToStart)");
     cluster.wait_for_state("odd", "Pending(StartingFailed)");
     let mut client = LogClient::new(&cluster);
-    let no_container = |state: &str| [format!("[no log: it has no container, it is {state}]")];
+    let no_container = |state: &str| [format!("[no log: it has no container; it is {state}]")];
     let pending = recorder.instance("pending");
     assert_eq!(
         client.read_all(everything(&pending)),
@@ -186,7 +186,7 @@ fn what_has_no_log_ends_at_once() {
     );
     let odd = client.read_all(follow(&recorder.instance("odd")));
     let is_reason = odd[0].starts_with(
-        "[no log: it has no container, it is Pending(StartingFailed): 'Unsupported Runtime",
+        "[no log: it has no container; it is Pending(StartingFailed): 'Unsupported Runtime",
     );
     assert!(odd.len() == 1 && is_reason, "{odd:?}");
     let refused = ank_logs(&cluster, "pending");

@@ -519,7 +519,7 @@ fn start_waits_only_for_its_own_preparation_step() {
 fn assert_no_log(cluster: &Cluster, instance: &InstanceName) {
     let lines = LogClient::new(cluster).read_all(everything(instance));
     assert!(
-        lines.len() == 1 && lines[0].starts_with("[no log: it has no container, it is "),
+        lines.len() == 1 && lines[0].starts_with("[no log: it has no container; it is "),
         "{lines:?}"
     );
     assert!(cluster.engine.calls_of("logs", "").is_empty());

@@ -433,7 +433,7 @@ fn misspelt_key_is_refused_by_ank_or_the_server() {
         (text("", "redy"), "line 9"),
         (
             text("    configs: { k: key }\n", "{{k}}"),
-            "Workload 'db': lifecycle.redy: unknown key, did you mean 'ready'? (line 3",
+            "Workload 'db': lifecycle.redy: unknown key; did you mean 'ready'? (line 3",
         ),
     ] {
         let output = cluster.ank_with_input(&["apply", "-"], &text);

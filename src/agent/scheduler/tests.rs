@@ -377,7 +377,7 @@ fn a_log_of_a_start_that_failed_may_come_later() {
     rig.add(std::slice::from_ref(&added));
     let failed = log_of(&rig, &added);
     assert!(
-        failed.starts_with("later: it has no container, it is Pending(Starting): 'Retry 1: "),
+        failed.starts_with("later: it has no container; it is Pending(Starting): 'Retry 1: "),
         "{failed}"
     );
     rig.agent.pass(Duration::from_secs(60));

@@ -1421,7 +1421,7 @@ impl<C: Clock> WorkloadRecords<C> {
     /// The reason why an instance has no container.
     pub(crate) fn why_without_log(&self, instance: &InstanceName) -> String {
         match self.store.get(instance) {
-            Some(state) => format!("it has no container, it is {state}"),
+            Some(state) => format!("it has no container; it is {state}"),
             None => "it has no container".to_owned(),
         }
     }

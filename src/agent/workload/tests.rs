@@ -425,7 +425,7 @@ fn unknown_runtime_fails_for_good_until_updated_or_deleted() {
         workload.runtime = "podmn".into();
     });
     rig.want(order);
-    let info = "a Pending(StartingFailed): 'Unsupported Runtime 'podmn', did you mean 'podman'?'";
+    let info = "a Pending(StartingFailed): 'Unsupported Runtime 'podmn'; did you mean 'podman'?'";
     assert_eq!(rig.states(), [starting("a"), info.to_owned()]);
     assert_eq!(rig.control_loop.due(), None);
     assert!(!rig.path("a").exists(), "no files without a runtime");

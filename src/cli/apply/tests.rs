@@ -154,7 +154,7 @@ fn the_deprecated_version_is_taken_as_the_current_one_with_a_warning() {
     let update = update.unwrap();
     assert_eq!(out, format!("{DEPRECATED}\n"));
     assert!(
-        err.starts_with("warn: a.yaml: workload 'w': unknown runtime '1.10', ")
+        err.starts_with("warn: a.yaml: workload 'w': unknown runtime '1.10'; ")
             && err.lines().count() == 1,
         "{err}"
     );
@@ -200,7 +200,7 @@ fn wrong_manifests_give_the_documented_texts() {
         ),
         (
             "workloads: {}".to_owned(),
-            "Manifest schema validation failed:\nthe manifest: \"apiVersion\" is a required property (a.yaml, line 1 column 1)",
+            "Manifest schema validation failed:\nthe manifest: missing field `apiVersion` (a.yaml, line 1 column 1)",
         ),
         (
             String::new(),
@@ -208,14 +208,14 @@ fn wrong_manifests_give_the_documented_texts() {
         ),
         (
             "apiVersion: v2".to_owned(),
-            "Manifest schema validation failed:\n'/apiVersion': \"v2\" is not valid, expected v1 (a.yaml, line 1 column 13)",
+            "Manifest schema validation failed:\n'apiVersion': expected v1, found 'v2' (a.yaml, line 1 column 13)",
         ),
         (
             workload(", restartPolicy: x, tags: {a: 1}"),
             "Manifest schema validation failed:\n\
-             '/workloads/w/restartPolicy': \"x\" is not one of \"NEVER\", \"ON_FAILURE\", \"ALWAYS\" \
+             'workloads.w.restartPolicy': unknown value 'x', expected NEVER, ON_FAILURE or ALWAYS \
              (a.yaml, line 3 column 62)\n\
-             '/workloads/w/tags/a': 1 is not of type \"string\" (put it in quotes) (a.yaml, line 3 column 75)",
+             'workloads.w.tags.a': expected text (put it in quotes), found number 1 (a.yaml, line 3 column 75)",
         ),
         (
             workload(", tags: {a.b: c}"),
@@ -294,7 +294,7 @@ fn unknown_keys_are_warned_about_with_the_file() {
     assert!(result.is_ok());
     assert_eq!(
         err,
-        "warn: a.yaml: unknown key 'workloads.w.agnet' is ignored at line 4 column 5, did you mean 'agent'?\n"
+        "warn: a.yaml: unknown key 'workloads.w.agnet' is ignored at line 4 column 5; did you mean 'agent'?\n"
     );
 }
 
@@ -305,12 +305,12 @@ fn a_misspelt_key_is_named_also_when_the_manifest_is_refused_for_it() {
     let (result, _, err) = merged(&[text], None, false);
     let error = result.unwrap_err().to_string();
     assert!(
-        error.contains("'/workloads/w': \"runtimeConfig\" is a required property"),
+        error.contains("'workloads.w': missing field `runtimeConfig`"),
         "{error}"
     );
     assert_eq!(
         err,
-        "warn: a.yaml: unknown key 'workloads.w.runtimeConfg' is ignored at line 6 column 5, did you mean \
+        "warn: a.yaml: unknown key 'workloads.w.runtimeConfg' is ignored at line 6 column 5; did you mean \
          'runtimeConfig'?\n"
     );
 }
@@ -378,7 +378,7 @@ fn a_misspelt_key_of_a_lifecycle_block_is_refused_with_line_and_suggestion() {
     };
     let text = manifest("", "redy");
     let refused = merged(&[&text], None, false).0.unwrap_err();
-    let expected = "Invalid manifest data provided: a.yaml: workload 'db': lifecycle.redy: unknown key, did you mean 'ready'?";
+    let expected = "Invalid manifest data provided: a.yaml: workload 'db': lifecycle.redy: unknown key; did you mean 'ready'?";
     assert!(refused.to_string().contains(expected), "{refused}");
     assert_eq!(refused.hint(), "see 'a.yaml', line 9");
     assert!(text.lines().nth(8).unwrap().contains("redy"));
@@ -393,7 +393,10 @@ fn a_misspelt_key_of_a_lifecycle_block_is_refused_with_line_and_suggestion() {
         "what is there can be deleted"
     );
     let flow = "apiVersion: v1\nworkloads:\n  db: {agent: A, runtime: podman, runtimeConfig: 'lifecycle: {alive: 1}'}\n";
-    assert!(error(&[flow]).contains("lifecycle.alive: expected a mapping, found number 1"));
+    assert!(
+        error(&[flow])
+            .contains("lifecycle.alive: expected a mapping ('key: value'), found number 1")
+    );
 }
 
 // [utest->swdd~lifecycle-restart-with-needs-a-dependency~1]
@@ -460,7 +463,7 @@ fn what_an_engine_would_ignore_or_refuse_is_warned_about_with_its_place() {
     assert_eq!(
         with("image: x\ncommandArg: [sleep]\nx-note: 1\n"),
         format!(
-            "{prefix}unknown key 'workloads.w.runtimeConfig.commandArg' is ignored at line 8 column 7, did you mean 'commandArgs'?\n"
+            "{prefix}unknown key 'workloads.w.runtimeConfig.commandArg' is ignored at line 8 column 7; did you mean 'commandArgs'?\n"
         )
     );
     let refused =
@@ -472,7 +475,7 @@ fn what_an_engine_would_ignore_or_refuse_is_warned_about_with_its_place() {
     assert_eq!(
         with("image: x\ncommandArgs: --secret\n"),
         format!(
-            "{refused}commandArgs: expected a list, found a text (line 2 column 1 of runtimeConfig)\n"
+            "{refused}commandArgs: expected a list ('- ' before each item), found a text (line 2 column 1 of runtimeConfig)\n"
         )
     );
     assert_eq!(
@@ -594,7 +597,7 @@ fn a_runtime_that_no_agent_has_is_a_warning() {
             "apiVersion: v1\nworkloads:\n  w: {{agent: A, runtime: {runtime}, runtimeConfig: c}}\n"
         );
         let (result, _, err) = merged(&[&text], None, false);
-        let expected = format!("warn: a.yaml: workload 'w': unknown runtime '{runtime}', {meant}");
+        let expected = format!("warn: a.yaml: workload 'w': unknown runtime '{runtime}'; {meant}");
         assert!(result.is_ok() && err.starts_with(&expected), "{err}");
     }
 }

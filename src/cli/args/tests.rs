@@ -104,11 +104,11 @@ fn a_wait_for_what_can_never_happen_is_refused() {
         ("foo=bar", "no part of the state is called 'foo'"),
         (
             "desiredState.wrkloads.a.agent=b",
-            "no part of 'desiredState' is called 'wrkloads', did you mean 'workloads'?",
+            "no part of 'desiredState' is called 'wrkloads'; did you mean 'workloads'?",
         ),
         (
             "desiredState.workloads.*.agnet=b",
-            "no part of 'desiredState.workloads.*' is called 'agnet', did you mean 'agent'?",
+            "no part of 'desiredState.workloads.*' is called 'agnet'; did you mean 'agent'?",
         ),
         (
             "workloadStates.front.storage.state=Running",
@@ -120,7 +120,7 @@ fn a_wait_for_what_can_never_happen_is_refused() {
         ),
         (
             "workloadStates.A.w.*.stat=x",
-            "no part of 'workloadStates.A.w.*' is called 'stat', did you mean 'state'?",
+            "no part of 'workloadStates.A.w.*' is called 'stat'; did you mean 'state'?",
         ),
         (
             "workloadStates.A.w=Running",
@@ -146,11 +146,11 @@ fn a_wait_for_what_can_never_happen_is_refused() {
         ("*=x", "'*' is a group of fields"),
         (
             "workloadStates.*.w.*.state=Runing",
-            "no workload has the state 'Runing', did you mean 'Running'?",
+            "no workload has the state 'Runing'; did you mean 'Running'?",
         ),
         (
             "workloadStates.*.w.*.subState=OK",
-            "no workload has the subState 'OK', did you mean 'Ok'?",
+            "no workload has the subState 'OK'; did you mean 'Ok'?",
         ),
     ] {
         let error = read(&format!("get events --until {until}"))

@@ -236,15 +236,15 @@ fn a_filter_for_what_does_not_exist_leads_to_a_warning() {
     for (filter, warning) in [
         (
             filter("", "", "wbe"),
-            "warn: workload 'wbe' does not exist, did you mean 'web'?\n",
+            "warn: workload 'wbe' does not exist\nhint: did you mean 'web'?\n",
         ),
         (
             filter("agent_X", "", ""),
-            "warn: agent 'agent_X' does not exist, did you mean 'agent_A'?\n",
+            "warn: agent 'agent_X' does not exist\nhint: did you mean 'agent_A'?\n",
         ),
         (
             filter("", "Runing", ""),
-            "warn: no state is called 'Runing', did you mean 'Running'?\n",
+            "warn: no state is called 'Runing'\nhint: did you mean 'Running'?\n",
         ),
         (filter("agent_A", "pending(STARTING)", "web"), ""),
         (filter("agent_A", "Failed", "web"), ""),
@@ -379,11 +379,11 @@ fn a_mask_that_selects_nothing_leads_to_a_warning() {
     });
     assert_eq!(
         played.err,
-        "warn: mask 'desiredSate.workloads' selects nothing: no part of the state is called 'desiredSate', did you mean \
+        "warn: mask 'desiredSate.workloads' selects nothing: no part of the state is called 'desiredSate'\nhint: did you mean \
          'desiredState'?\nwarn: mask '' selects nothing: no part of the state is called ''\nwarn: agent 'nobody' does not \
          exist\nwarn: mask 'effectiveState.workloads.wbe.agent' selects nothing\nwarn: workload 'wbe' does not exist\nwarn: \
          config 'c' does not exist\nwarn: mask 'desiredState..x' selects nothing: no part of 'desiredState' is called ''\n\
-         warn: mask 'desiredState.wrkloads' selects nothing: no part of 'desiredState' is called 'wrkloads', did you mean \
+         warn: mask 'desiredState.wrkloads' selects nothing: no part of 'desiredState' is called 'wrkloads'; did you mean \
          'workloads'?\nwarn: mask 'desiredState.workloads.web.tags' selects nothing\nwarn: mask \
          'desiredState.workloads.web.foo' selects nothing: no part of 'desiredState.workloads.web' is called 'foo'\nwarn: \
          mask 'desiredState.workloads.web.agent.x' selects nothing: no part of 'desiredState.workloads.web.agent' is \

@@ -403,7 +403,8 @@ fn a_misspelt_agent_leads_to_the_name_of_a_connected_one() {
     let ran = run(steps, Waiting::default(), |context| {
         context.update_and_wait(update())
     });
-    let expected = "warn: agent 'raer' is not connected, did you mean 'rear'? When it connects, it starts 'w'\n";
+    let expected = "warn: agent 'raer' is not connected; when it connects, it starts 'w'\n\
+                    hint: did you mean 'rear'?\n";
     assert_eq!(ran.err, expected);
 }
 
@@ -571,7 +572,7 @@ fn deleting_an_unknown_workload_names_the_similar_one() {
         assert_eq!(ran.out, out);
         assert_eq!(
             ran.err,
-            "warn: workload 'wbe' does not exist, did you mean 'web'?\n"
+            "warn: workload 'wbe' does not exist\nhint: did you mean 'web'?\n"
         );
     }
 }

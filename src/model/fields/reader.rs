@@ -23,7 +23,7 @@ const TEXTS_OF_LINES: [&str; 3] = ["runtimeConfig", "data", "manifest"];
 pub enum DocumentKind {
     /// A manifest for the server: a number can stand for most texts; names are checked later.
     Manifest,
-    /// A manifest for the JSON schema: problems are worded as by its validators.
+    /// A manifest as the JSON schema describes it: texts are quoted, and their forms are checked.
     Schema,
     /// A complete state or a part of it: null is the same as a missing value.
     State,
@@ -37,7 +37,7 @@ pub enum DocumentKind {
 /// A problem of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Its path, as in `workloads.web.files[0]`; with [`DocumentKind::Schema`] a JSON pointer.
+    /// Its path, as in `workloads.web.files[0]`.
     pub path: String,
     pub message: String,
     pub at: Location,
@@ -63,7 +63,7 @@ impl fmt::Display for UnknownKey {
             write!(formatter, " at {location}")?;
         }
         if let Some(name) = self.nearest {
-            write!(formatter, ", did you mean '{name}'?")?;
+            write!(formatter, "; did you mean '{name}'?")?;
         }
         Ok(())
     }
@@ -183,18 +183,14 @@ impl<'a> At<'a> {
         }
     }
 
-    /// The path from the outermost node, as people write it or as a JSON pointer.
-    fn path(&self, is_pointer: bool) -> String {
+    /// The path from the outermost node, as people write it.
+    fn path(&self) -> String {
         let above = match self.parent {
-            Some(parent) => parent.path(is_pointer),
+            Some(parent) => parent.path(),
             None => String::new(),
         };
         match self.step {
             PathStep::Top => above,
-            PathStep::Key(key) if is_pointer => {
-                format!("{above}/{}", key.replace('~', "~0").replace('/', "~1"))
-            }
-            PathStep::Index(index) if is_pointer => format!("{above}/{index}"),
             PathStep::Key(key) if above.is_empty() => key.to_owned(),
             PathStep::Key(key) => format!("{above}.{key}"),
             PathStep::Index(index) => format!("{above}[{index}]"),
@@ -214,7 +210,7 @@ impl<'a> At<'a> {
 
     fn problem<T>(&self, message: impl Into<String>) -> Result<T, Problem> {
         Err(Problem {
-            path: self.path(self.rules == DocumentKind::Schema),
+            path: self.path(),
             // It may quote a value, and ends in states and logs.
             message: without_passwords(&message.into()),
             at: self.node.at,
@@ -275,33 +271,37 @@ impl FieldReader<'_> {
         self.noted::<()>(at.problem(message));
     }
 
-    /// The problem of a node with a wrong type. `schema_type` is the name that validators of the
-    /// JSON schema use.
-    fn wrong_type<T>(&self, at: &At<'_>, expected: &str, schema_type: &str) -> Result<T, Problem> {
-        match at.rules {
-            DocumentKind::Schema => {
-                at.problem(format!("{} is not of {schema_type}", json(at.node)))
-            }
-            DocumentKind::Engine => {
-                let found = match at.node.content {
-                    Content::List(_) | Content::Map(_) => at.node.describe(),
-                    Content::Text(_) | Content::Plain(..) => "a text".to_owned(),
-                };
-                at.problem(format!("expected {expected}, found {found}"))
-            }
-            DocumentKind::Manifest | DocumentKind::State | DocumentKind::Block => {
-                at.expected(expected)
-            }
+    /// The problem of a node with a wrong type.
+    fn wrong_type<T>(&self, at: &At<'_>, expected: &str) -> Result<T, Problem> {
+        let is_structure = matches!(at.node.content, Content::List(_) | Content::Map(_));
+        if at.rules == DocumentKind::Engine && !is_structure {
+            return at.problem(format!("expected {expected}, found a text"));
         }
+        at.expected(expected)
+    }
+
+    /// The problem of a node that is no list.
+    fn no_list<T>(&self, at: &At<'_>) -> Result<T, Problem> {
+        let expected = match &at.node.content {
+            Content::Plain(Plain::Null, _) => "a list ([] for an empty one)",
+            _ => "a list ('- ' before each item)",
+        };
+        self.wrong_type(at, expected)
+    }
+
+    /// The problem of a node that is no mapping; one with required fields cannot be empty.
+    fn no_mapping<T>(&self, at: &At<'_>, has_required: bool) -> Result<T, Problem> {
+        let expected = match &at.node.content {
+            Content::Plain(Plain::Null, _) if !has_required => "a mapping ({} for an empty one)",
+            Content::List(_) => "a mapping ('key: value', without '- ')",
+            _ => "a mapping ('key: value')",
+        };
+        self.wrong_type(at, expected)
     }
 
     /// The problem of a node that lacks a required field, or has none of several.
     fn missing<T>(&self, at: &At<'_>, fields: &[&str]) -> Result<T, Problem> {
         match at.rules {
-            DocumentKind::Schema => {
-                let names = fields.join("\" or \"");
-                at.problem(format!("\"{names}\" is a required property"))
-            }
             DocumentKind::Block if fields.len() > 1 => {
                 let names = alternatives(fields);
                 at.problem(format!("at least one of {names} is needed"))
@@ -345,11 +345,10 @@ impl FieldReader<'_> {
                 Content::Text(text) => Ok(Node::text(&**text)),
                 Content::List(_) => self.list(at, kind),
                 Content::Map(_) => self.map(at, kind, true),
-                Content::Plain(..) => self.wrong_type(
-                    at,
-                    "text (put it in quotes), a list or a mapping",
-                    "types \"array\", \"object\", \"string\" (put it in quotes to make it text)",
-                ),
+                Content::Plain(Plain::Null, _) => self.wrong_type(at, "text, a list or a mapping"),
+                Content::Plain(..) => {
+                    self.wrong_type(at, "text (put it in quotes), a list or a mapping")
+                }
             },
             Kind::Tags => self.tags(at),
             Kind::List(item) => self.list(at, *item),
@@ -387,12 +386,8 @@ impl FieldReader<'_> {
             None => at.multiline_advice(),
         };
         match advice {
-            Some(advice) => self.wrong_type(
-                at,
-                &format!("text ({advice})"),
-                &format!("type \"string\" ({advice})"),
-            ),
-            None => self.wrong_type(at, "text", "type \"string\""),
+            Some(advice) => self.wrong_type(at, &format!("text ({advice})")),
+            None => self.wrong_type(at, "text"),
         }
     }
 
@@ -411,11 +406,6 @@ impl FieldReader<'_> {
         {
             return Ok(Node::text(&**text));
         }
-        if at.rules == DocumentKind::Schema {
-            let found = json(at.node);
-            let texts = texts.join("\", \"");
-            return at.problem(format!("{found} is not one of \"{texts}\""));
-        }
         let expected = alternatives(texts);
         match &at.node.content {
             Content::Text(text) => {
@@ -428,7 +418,7 @@ impl FieldReader<'_> {
     /// Reads a list of nodes of one kind. Items with a problem are left out.
     fn list(&mut self, at: &At<'_>, kind: Kind) -> Result<Node, Problem> {
         let Content::List(items) = &at.node.content else {
-            return self.wrong_type(at, "a list", "type \"array\"");
+            return self.no_list(at);
         };
         let mut list = Vec::new();
         for (index, node) in items.iter().enumerate() {
@@ -443,7 +433,7 @@ impl FieldReader<'_> {
     /// Reads a mapping with nodes of one kind below any keys. With `named` the keys are names.
     fn map(&mut self, at: &At<'_>, kind: Kind, named: bool) -> Result<Node, Problem> {
         let Content::Map(entries) = &at.node.content else {
-            return self.wrong_type(at, "a mapping", "type \"object\"");
+            return self.no_mapping(at, false);
         };
         let mut map = Vec::new();
         for entry in entries.iter() {
@@ -474,7 +464,9 @@ impl FieldReader<'_> {
         let entries: &[(Yaml, Yaml)] = match &at.node.content {
             Content::Map(entries) => entries,
             Content::Plain(Plain::Null, _) if at.may_be_null() => &[],
-            _ => return self.wrong_type(at, "a mapping", "type \"object\""),
+            _ => {
+                return self.no_mapping(at, object.needs_fields());
+            }
         };
         // First the entries that the document has.
         let mut tree = Entries::default();
@@ -533,9 +525,8 @@ impl FieldReader<'_> {
         match field.old_name {
             // It has its old name, which only the JSON schema does not know.
             Some(old) if at.has(old) => {
-                let message = format!(
-                    "\"{name}\" is a required property (\"{old}\" is its old name, rename it)"
-                );
+                let message =
+                    format!("missing field `{name}` (`{old}` is its old name, rename it)");
                 self.report(at, message);
             }
             _ if at.is_whole() && field.required => {
@@ -581,7 +572,7 @@ impl FieldReader<'_> {
         };
         match found.next() {
             Some(second) => at.problem(format!(
-                "'{first}' and '{second}' are both there, only one can be"
+                "'{first}' and '{second}' are both there; only one can be"
             )),
             None => Ok(()),
         }
@@ -610,7 +601,7 @@ impl FieldReader<'_> {
     /// Reads a mapping by the table that its field [`TYPE`] chooses.
     fn one_of(&mut self, at: &At<'_>, objects: &'static [Object]) -> Result<Node, Problem> {
         if !matches!(at.node.content, Content::Map(_)) {
-            return self.wrong_type(at, "a mapping", "type \"object\"");
+            return self.no_mapping(at, true);
         }
         let Some(tag) = at.optional(TYPE) else {
             return self.missing(at, &[TYPE]);
@@ -683,7 +674,7 @@ impl FieldReader<'_> {
         let is_at_top = at.parent.is_some_and(|above| above.parent.is_none());
         if at.rules == DocumentKind::State && is_at_top {
             let message = match nearest {
-                Some(name) => format!("unknown key (did you mean '{name}'?)"),
+                Some(name) => format!("unknown key; did you mean '{name}'?"),
                 None => "unknown key".to_owned(),
             };
             self.report(at, message);
@@ -694,7 +685,7 @@ impl FieldReader<'_> {
         }
         if at.rules == DocumentKind::Block {
             let message = match nearest {
-                Some(name) => format!("unknown key, did you mean '{name}'?"),
+                Some(name) => format!("unknown key; did you mean '{name}'?"),
                 None => format!("unknown key; known are {}", known.join(", ")),
             };
             self.report(at, message);
@@ -703,20 +694,11 @@ impl FieldReader<'_> {
         // The text of an engine may come from others and have any number of them.
         if at.rules != DocumentKind::Engine || self.found.unknown.len() < MANIFEST_WARNINGS_MAX {
             self.found.unknown.push(UnknownKey {
-                path: at.path(false),
+                path: at.path(),
                 nearest,
                 location: Some(at.key_at),
             });
         }
-    }
-}
-
-/// Formats a value as validators do; lists and mappings by their kind only.
-fn json(node: &Yaml) -> String {
-    match &node.content {
-        Content::Text(text) => format!("\"{text}\""),
-        Content::Plain(kind, text) if *kind != Plain::Null => (**text).to_owned(),
-        _ => node.describe(),
     }
 }
 

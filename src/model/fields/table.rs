@@ -316,11 +316,11 @@ mod tests {
         for (mask, expected) in [
             (
                 "desiredstate",
-                "no part of the state is called 'desiredstate', did you mean 'desiredState'?",
+                "no part of the state is called 'desiredstate'; did you mean 'desiredState'?",
             ),
             (
                 "desiredState.workload.w",
-                "no part of 'desiredState' is called 'workload', did you mean 'workloads'?",
+                "no part of 'desiredState' is called 'workload'; did you mean 'workloads'?",
             ),
             (
                 "desiredState.workloads..agent",

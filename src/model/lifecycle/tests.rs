@@ -235,19 +235,19 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
     for (block, expected) in [
         (
             "redy: { file: /a }",
-            "lifecycle.redy: unknown key, did you mean 'ready'? (line 3 column 3 of runtimeConfig)",
+            "lifecycle.redy: unknown key; did you mean 'ready'? (line 3 column 3 of runtimeConfig)",
         ),
         (
             "ready: { fil: /a }",
-            "lifecycle.ready.fil: unknown key, did you mean 'file'?",
+            "lifecycle.ready.fil: unknown key; did you mean 'file'?",
         ),
         (
             "ready: { tcp: { prt: 1 } }",
-            "lifecycle.ready.tcp.prt: unknown key, did you mean 'port'?",
+            "lifecycle.ready.tcp.prt: unknown key; did you mean 'port'?",
         ),
         (
             "ready: { file: /a, deadlineMS: 1 }",
-            "lifecycle.ready.deadlineMS: unknown key, did you mean 'deadlineMs'?",
+            "lifecycle.ready.deadlineMS: unknown key; did you mean 'deadlineMs'?",
         ),
         (
             "ready: { file: /a, failureThreshold: 3 }",
@@ -259,11 +259,11 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ),
         (
             "ready: ~",
-            "lifecycle.ready: expected a mapping, found null",
+            "lifecycle.ready: expected a mapping ('key: value'), found null",
         ),
         (
             "ready: { file: /a, tcp: { port: 1 } }",
-            "'tcp' and 'file' are both there, only one can be",
+            "'tcp' and 'file' are both there; only one can be",
         ),
         (
             "ready: { file: a }",
@@ -315,7 +315,7 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ),
         (
             "ready: { exec: /bin/true }",
-            "lifecycle.ready.exec: expected a list, found text '/bin/true'",
+            "lifecycle.ready.exec: expected a list ('- ' before each item), found text '/bin/true'",
         ),
         (
             "ready: { exec: [] }",
@@ -343,7 +343,7 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ),
         (
             "restart: { maxRestart: 5 }",
-            "lifecycle.restart.maxRestart: unknown key, did you mean 'maxRestarts'?",
+            "lifecycle.restart.maxRestart: unknown key; did you mean 'maxRestarts'?",
         ),
         (
             "restart: { maxRestarts: -1 }",
@@ -355,7 +355,7 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ),
         (
             "precondition: { tagEquals: [a] }",
-            "lifecycle.precondition.tagEquals: expected a mapping, found a list",
+            "lifecycle.precondition.tagEquals: expected a mapping ('key: value', without '- '), found a list",
         ),
         (
             "prepare: create",
@@ -396,7 +396,7 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ),
         (
             "update: { deadline: 1 }",
-            "lifecycle.update.deadline: unknown key, did you mean 'deadlineMs'?",
+            "lifecycle.update.deadline: unknown key; did you mean 'deadlineMs'?",
         ),
     ] {
         let error = read(block).unwrap_err().to_string();
@@ -425,7 +425,7 @@ fn misspelt_key_of_the_block_is_an_error_with_line_and_hint() {
         .unwrap_err()
         .to_string();
         assert!(
-            error.contains(&format!("{key}: unknown key, did you mean 'lifecycle'?")),
+            error.contains(&format!("{key}: unknown key; did you mean 'lifecycle'?")),
             "{error}"
         );
         assert!(error.contains("line 2"), "{error}");

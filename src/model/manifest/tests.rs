@@ -308,11 +308,11 @@ fn refused_manifests_name_the_field_and_the_place() {
         ),
         (
             top("[1]\n"),
-            "expected a mapping, found a list at line 1 column 1",
+            "expected a mapping ('key: value', without '- '), found a list at line 1 column 1",
         ),
         (
             top("text"),
-            "expected a mapping, found text 'text' at line 1 column 1",
+            "expected a mapping ('key: value'), found text 'text' at line 1 column 1",
         ),
         (
             top("apiVersion: {}\n"),
@@ -320,11 +320,11 @@ fn refused_manifests_name_the_field_and_the_place() {
         ),
         (
             top("apiVersion: v1\nworkloads: []\n"),
-            "workloads: expected a mapping, found a list at line 2 column 12",
+            "workloads: expected a mapping ('key: value', without '- '), found a list at line 2 column 12",
         ),
         (
             top("apiVersion: v1\nworkloads:\n  w:\n"),
-            "workloads.w: expected a mapping, found null at line 3 column 5",
+            "workloads.w: expected a mapping ('key: value'), found nothing at line 3 column 5",
         ),
         (
             top("apiVersion: v1\nworkloads:\n  w: {runtime: r, runtimeConfig: c}\n"),
@@ -352,7 +352,7 @@ fn refused_manifests_name_the_field_and_the_place() {
         ),
         (
             with("restartPolicy:"),
-            "workloads.w.restartPolicy: expected NEVER, ON_FAILURE or ALWAYS, found null at line 7 column 19",
+            "workloads.w.restartPolicy: expected NEVER, ON_FAILURE or ALWAYS, found nothing at line 7 column 19",
         ),
         (
             with("tags: {a: 1}"),
@@ -369,15 +369,15 @@ fn refused_manifests_name_the_field_and_the_place() {
         ),
         (
             with("tags: {a: }"),
-            "workloads.w.tags.a: expected text, found null at line 7 column 15",
+            "workloads.w.tags.a: expected text, found nothing at line 7 column 15",
         ),
         (
             with("dependencies:"),
-            "workloads.w.dependencies: expected a mapping, found null at line 7 column 18",
+            "workloads.w.dependencies: expected a mapping ({} for an empty one), found nothing at line 7 column 18",
         ),
         (
             with("dependencies: []"),
-            "workloads.w.dependencies: expected a mapping, found a list at line 7 column 19",
+            "workloads.w.dependencies: expected a mapping ('key: value', without '- '), found a list at line 7 column 19",
         ),
         (
             with("dependencies: {db: RUNNING}"),
@@ -386,19 +386,19 @@ fn refused_manifests_name_the_field_and_the_place() {
         ),
         (
             with("configs: ~"),
-            "workloads.w.configs: expected a mapping, found null at line 7 column 14",
+            "workloads.w.configs: expected a mapping ({} for an empty one), found null at line 7 column 14",
         ),
         (
             with("configs: [a]"),
-            "workloads.w.configs: expected a mapping, found a list at line 7 column 14",
+            "workloads.w.configs: expected a mapping ('key: value', without '- '), found a list at line 7 column 14",
         ),
         (
             with("files: ~"),
-            "workloads.w.files: expected a list, found null at line 7 column 12",
+            "workloads.w.files: expected a list ([] for an empty one), found null at line 7 column 12",
         ),
         (
             with("files: {}"),
-            "workloads.w.files: expected a list, found a mapping at line 7 column 12",
+            "workloads.w.files: expected a list ('- ' before each item), found a mapping at line 7 column 12",
         ),
         (
             with("files: [{data: d}]"),
@@ -414,7 +414,7 @@ fn refused_manifests_name_the_field_and_the_place() {
         ),
         (
             with("controlInterfaceAccess: []"),
-            "workloads.w.controlInterfaceAccess: expected a mapping, found a list at line 7 column 29",
+            "workloads.w.controlInterfaceAccess: expected a mapping ('key: value', without '- '), found a list at line 7 column 29",
         ),
     ] {
         let error = read(&text).unwrap_err();
@@ -453,10 +453,13 @@ fn refused_access_rules() {
         ),
         (
             "{type: StateRule, operation: Read, filterMasks: a}",
-            "expected a list, found text 'a'",
+            "expected a list ('- ' before each item), found text 'a'",
         ),
         ("{type: LogRule}", "missing field `workloadNames`"),
-        ("LogRule", "expected a mapping, found text 'LogRule'"),
+        (
+            "LogRule",
+            "expected a mapping ('key: value'), found text 'LogRule'",
+        ),
     ] {
         let error = read(&with(&format!(
             "controlInterfaceAccess:\n  allowRules:\n  - {rule}"
@@ -480,7 +483,7 @@ fn config_values_must_be_texts_lists_or_mappings() {
         ),
         (
             "~",
-            "configs.k: expected text (put it in quotes), a list or a mapping, found null at line 3 column 6",
+            "configs.k: expected text, a list or a mapping, found null at line 3 column 6",
         ),
         (
             "[a, {b: false}]",
@@ -592,8 +595,8 @@ workloads:
     assert_eq!(
         warnings,
         [
-            "unknown key 'workload' is ignored at line 2 column 1, did you mean 'workloads'?",
-            "unknown key 'workloads.web.agnet' is ignored at line 5 column 5, did you mean 'agent'?",
+            "unknown key 'workload' is ignored at line 2 column 1; did you mean 'workloads'?",
+            "unknown key 'workloads.web.agnet' is ignored at line 5 column 5; did you mean 'agent'?",
             "unknown key 'workloads.web.files[0].mode' is ignored at line 9 column 39",
             "unknown key 'workloads.web.controlInterfaceAccess.allowRules[0].operation' is ignored \
              at line 11 column 55",

@@ -181,7 +181,7 @@ fn merge_key_without_mappings_is_refused_with_its_line() {
         ),
         (
             "a:\n  <<:\n",
-            "a: null found at '<<', expected a mapping or a list of mappings at line 2 column 3",
+            "a: nothing found at '<<', expected a mapping or a list of mappings at line 2 column 3",
         ),
         (
             "x: &x t\na: {<<: *x}\n",

@@ -126,7 +126,7 @@ fn the_version_must_be_there_and_v1() {
         (
             "version = 1",
             false,
-            "invalid type: integer `1`, expected a string",
+            "expected text in quotes, found number 1",
         ),
         ("", false, "missing field `version`"),
         (

@@ -29,7 +29,7 @@ impl AgentAvailability {
         }
         if self == Self::Busy {
             return format!(
-                "agent '{agent}' has too many messages waiting for it, try again later"
+                "agent '{agent}' has too many messages waiting for it; try again later"
             );
         }
         format!("agent '{agent}' is not connected")

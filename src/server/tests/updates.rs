@@ -1187,7 +1187,7 @@ fn lifecycle_block_is_checked_after_rendering() {
     let mut cluster = Cluster::with_manifest(&manifest(&[]));
     let error = cluster.update(&state("deadlinMs"), &[]).unwrap_err();
     let expected =
-        "Workload 'db': lifecycle.ready.deadlinMs: unknown key, did you mean 'deadlineMs'? (line 3";
+        "Workload 'db': lifecycle.ready.deadlinMs: unknown key; did you mean 'deadlineMs'? (line 3";
     assert!(error.contains(expected), "{error}");
     cluster.update(&state("deadlineMs"), &[]).unwrap();
 }

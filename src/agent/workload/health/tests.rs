@@ -339,7 +339,7 @@ fn invalid_block_fails_the_start_for_good() {
     rig.add(&[workload("db", "{ redy: { file: /up } }", &[])]);
     rig.pass(60_000);
     assert_eq!(rig.calls(), [] as [&str; 0]);
-    let expected = "db Pending(StartingFailed): 'lifecycle.redy: unknown key, did you mean 'ready'? (line 2 column 14";
+    let expected = "db Pending(StartingFailed): 'lifecycle.redy: unknown key; did you mean 'ready'? (line 2 column 14";
     assert!(rig.sent().last().unwrap().starts_with(expected));
 }
 

@@ -58,8 +58,8 @@ fn what_no_manifest_has_is_a_warning_with_the_nearest_name() {
     );
     let expected = [
         "workload 'web' needs 'other', which is in no manifest",
-        "workload 'web' needs 'storag', which is in no manifest, did you mean 'storage'?",
-        "workload 'web' uses the config 'port', which is in no manifest, did you mean 'ports'?",
+        "workload 'web' needs 'storag', which is in no manifest; did you mean 'storage'?",
+        "workload 'web' uses the config 'port', which is in no manifest; did you mean 'ports'?",
     ];
     assert_eq!(unknown(&state(&text)), expected);
     assert_eq!(errors(&state(&text)), [""; 0]);
@@ -165,7 +165,7 @@ fn warnings_are_errors_only_with_strict() {
         (ExitCode::Success, "Valid: 1 workload, 0 configs.\n")
     );
     assert!(
-        err.contains("unknown runtime 'podmn', did you mean 'podman'?"),
+        err.contains("unknown runtime 'podmn'; did you mean 'podman'?"),
         "{err}"
     );
     let (code, out, err) = validated(&[unknown], true);

@@ -104,7 +104,7 @@ fn what_is_probably_a_mistake_is_warned_of() {
             vec![tagged("w", &misspelt)],
             vec![],
             true,
-            "mode 'prak' of workload 'w' is not known, did you mean 'park'?",
+            "mode 'prak' of workload 'w' is not known; did you mean 'park'?",
         ),
         (
             vec![tagged("v", &misspelt), tagged("w", &misspelt)],

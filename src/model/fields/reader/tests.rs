@@ -1,4 +1,4 @@
-//! What the JSON schema refuses, in the words of its validators.
+//! What the JSON schema refuses, in words of users.
 
 use super::*;
 use crate::fields::table::STATE;
@@ -20,7 +20,7 @@ fn of_workload(extra: &str) -> Vec<String> {
         format!("{{apiVersion: v1, workloads: {{w: {{runtime: r, runtimeConfig: c, {extra}}}}}}}");
     violations(&text)
         .iter()
-        .map(|violation| violation.replace("/workloads/w", ""))
+        .map(|violation| violation.replace("workloads.w", ""))
         .collect()
 }
 
@@ -44,45 +44,51 @@ fn top_levels() {
     for (text, expected) in [
         ("apiVersion: v1", vec![]),
         ("apiVersion: v1\nworkloads:\nconfigs: ~\nother: 1", vec![]),
-        ("", vec!["'': null is not of type \"object\""]),
-        ("[]", vec!["'': a list is not of type \"object\""]),
-        ("{}", vec!["'': \"apiVersion\" is a required property"]),
+        (
+            "",
+            vec!["'': expected a mapping ('key: value'), found nothing"],
+        ),
+        (
+            "[]",
+            vec!["'': expected a mapping ('key: value', without '- '), found a list"],
+        ),
+        ("{}", vec!["'': missing field `apiVersion`"]),
         (
             "apiVersion: v2",
-            vec!["'/apiVersion': \"v2\" is not valid, expected v1"],
+            vec!["'apiVersion': expected v1, found 'v2'"],
         ),
         (
             "apiVersion: 1",
-            vec!["'/apiVersion': 1 is not of type \"string\" (put it in quotes)"],
+            vec!["'apiVersion': expected text (put it in quotes), found number 1"],
         ),
         (
             "apiVersion: v1\nworkloads: 3",
-            vec!["'/workloads': 3 is not of type \"object\""],
+            vec!["'workloads': expected a mapping ('key: value'), found number 3"],
         ),
         (
             "apiVersion: v1\nworkloads: {w: ~}",
-            vec!["'/workloads/w': null is not of type \"object\""],
+            vec!["'workloads.w': expected a mapping ('key: value'), found null"],
         ),
         (
             "apiVersion: v1\nworkloads: {a/b: {runtime: 1}}",
             vec![
-                "'/workloads/a~1b': \"a/b\" is not valid, expected letters, digits, '_' and '-'",
-                "'/workloads/a~1b/runtime': 1 is not of type \"string\" (put it in quotes)",
-                "'/workloads/a~1b': \"runtimeConfig\" is a required property",
+                "'workloads.a/b': expected letters, digits, '_' and '-', found 'a/b'",
+                "'workloads.a/b.runtime': expected text (put it in quotes), found number 1",
+                "'workloads.a/b': missing field `runtimeConfig`",
             ],
         ),
         (
             &format!("apiVersion: v1\nconfigs: {{{long}: a, '': b}}"),
             vec![
-                &format!("'/configs/{long}': \"{long}\" is longer than 63 characters"),
-                "'/configs/': \"\" is shorter than 1 character",
+                &format!("'configs.{long}': expected at most 63 characters, found '{long}'"),
+                "'configs.': expected letters, digits, '_' and '-', found an empty text",
             ],
         ),
         (
             "apiVersion: v1\nconfigs: {a: [t, {b: 1}], c: ~}",
             vec![
-                "'/configs/a/1/b': 1 is not of types \"array\", \"object\", \"string\" (put it in quotes to make it text)",
-                "'/configs/c': null is not of types \"array\", \"object\", \"string\" (put it in quotes to make it text)",
+                "'configs.a[1].b': expected text (put it in quotes), a list or a mapping, found number 1",
+                "'configs.c': expected text, a list or a mapping, found null",
             ],
         ),
     ] {
@@ -98,55 +104,57 @@ fn workloads() {
             None,
         ),
         ("agent: 'a{{b.c}}-{{d}}'", None),
-        ("agent: ~", Some("'/agent': null is not of type \"string\"")),
+        ("agent: ~", Some("'.agent': expected text, found null")),
         (
             "agent: 'a.b'",
             Some(
-                "'/agent': \"a.b\" is not valid, expected letters, digits, '_', '-' and templates",
+                "'.agent': expected letters, digits, '_', '-' and templates as {{config}}, found 'a.b'",
             ),
         ),
         (
             "agent: '{{a}'",
-            Some("'/agent': \"{{a}\" is not valid, expected letters"),
+            Some(
+                "'.agent': expected letters, digits, '_', '-' and templates as {{config}}, found '{{a}'",
+            ),
         ),
         (
             "restartPolicy: SOMETIMES",
             Some(
-                "'/restartPolicy': \"SOMETIMES\" is not one of \"NEVER\", \"ON_FAILURE\", \"ALWAYS\"",
+                "'.restartPolicy': unknown value 'SOMETIMES', expected NEVER, ON_FAILURE or ALWAYS",
             ),
         ),
         (
             "restartPolicy: ~",
-            Some("'/restartPolicy': null is not one of"),
+            Some("'.restartPolicy': expected NEVER, ON_FAILURE or ALWAYS, found null"),
         ),
         (
             "tags: {a: 1}",
-            Some("'/tags/a': 1 is not of type \"string\" (put it in quotes)"),
+            Some("'.tags.a': expected text (put it in quotes), found number 1"),
         ),
         (
             "tags: {a: 1.10}",
-            Some("'/tags/a': 1.10 is not of type \"string\" (put it in quotes)"),
+            Some("'.tags.a': expected text (put it in quotes), found number 1.10"),
         ),
         (
             "tags: {a: true}",
-            Some("'/tags/a': true is not of type \"string\" (put it in quotes)"),
+            Some("'.tags.a': expected text (put it in quotes), found boolean true"),
         ),
         ("tags: {a: on, b: yes, c: 2026-01-31}", None),
         (
             "tags: {a: [x]}",
-            Some("'/tags/a': a list is not of type \"string\""),
+            Some("'.tags.a': expected text, found a list"),
         ),
         (
             "agent: 1",
-            Some("'/agent': 1 is not of type \"string\" (put it in quotes)"),
+            Some("'.agent': expected text (put it in quotes), found number 1"),
         ),
         (
             "configs: {a: 1}",
-            Some("'/configs/a': 1 is not of type \"string\" (put it in quotes)"),
+            Some("'.configs.a': expected text (put it in quotes), found number 1"),
         ),
         (
             "files: [{mountPoint: /m, data: 5}]",
-            Some("'/files/0/data': 5 is not of type \"string\" (put it in quotes)"),
+            Some("'.files[0].data': expected text (put it in quotes), found number 5"),
         ),
         (
             "files: [{mountPoint: /m, data: {a: b}}]",
@@ -154,12 +162,12 @@ fn workloads() {
         ),
         (
             "dependencies: ~",
-            Some("'/dependencies': null is not of type \"object\""),
+            Some("'.dependencies': expected a mapping ({} for an empty one), found null"),
         ),
         ("configs: {a: b}", None),
         (
             "configs: {'a c': b}",
-            Some("'/configs/a c': \"a c\" is not valid, expected letters, digits, '_' and '-'"),
+            Some("'.configs.a c': expected letters, digits, '_' and '-', found 'a c'"),
         ),
         (
             "files: [{mountPoint: /m, data: d}, {mountPoint: /m, binaryData: d}]",
@@ -167,11 +175,11 @@ fn workloads() {
         ),
         (
             "files: {}",
-            Some("'/files': a mapping is not of type \"array\""),
+            Some("'.files': expected a list ('- ' before each item), found a mapping"),
         ),
         (
             "files: [{mountPoint: /m}]",
-            Some("'/files/0': \"data\" or \"binaryData\" is a required property"),
+            Some("'.files[0]': missing field `data` or `binaryData`"),
         ),
     ] {
         check(extra, expected);
@@ -183,29 +191,29 @@ fn structure_in_place_of_a_text_is_named_with_the_way_out() {
     for (fields, expected) in [
         (
             "runtime: r, runtimeConfig: {image: x}",
-            "'/workloads/w/runtimeConfig': a mapping is not of type \"string\" (write `runtimeConfig: |` and leave the \
-             lines below it as they are)",
+            "'workloads.w.runtimeConfig': expected text (write `runtimeConfig: |` and leave the lines below it as they are), \
+             found a mapping",
         ),
         (
             "runtime: r, runtimeConfig: [x]",
-            "'/workloads/w/runtimeConfig': a list is not of type \"string\" (write `runtimeConfig: |` and leave the lines \
-             below it as they are)",
+            "'workloads.w.runtimeConfig': expected text (write `runtimeConfig: |` and leave the lines below it as they are), \
+             found a list",
         ),
         (
             "runtime: r, runtimeConfig: 5",
-            "'/workloads/w/runtimeConfig': 5 is not of type \"string\" (put it in quotes)",
+            "'workloads.w.runtimeConfig': expected text (put it in quotes), found number 5",
         ),
         (
             "runtime: r, runtimeConfig: ~",
-            "'/workloads/w/runtimeConfig': null is not of type \"string\"",
+            "'workloads.w.runtimeConfig': expected text, found null",
         ),
         (
             "runtime: 0x1, runtimeConfig: c",
-            "'/workloads/w/runtime': 0x1 is not of type \"string\" (put it in quotes)",
+            "'workloads.w.runtime': expected text (put it in quotes), found number 0x1",
         ),
         (
             "runtime: {}, runtimeConfig: c",
-            "'/workloads/w/runtime': a mapping is not of type \"string\"",
+            "'workloads.w.runtime': expected text, found a mapping",
         ),
     ] {
         let text = format!("{{apiVersion: v1, workloads: {{w: {{{fields}}}}}}}");
@@ -225,36 +233,38 @@ fn access_rules() {
             "{type: LogRule, workloadNames: ['*', 'a*', '*a', a-b, 'a*b']}",
             None,
         ),
-        ("{}", Some(": \"type\" is a required property")),
+        ("{}", Some(": missing field `type`")),
         (
             "{type: Rule}",
-            Some("/type': \"Rule\" is not one of \"StateRule\", \"LogRule\""),
+            Some(".type': unknown value 'Rule', expected StateRule or LogRule"),
         ),
         (
             "{type: StateRule, operation: Read, filterMask: [a]}",
-            Some(
-                ": \"filterMasks\" is a required property (\"filterMask\" is its old name, rename it)",
-            ),
+            Some(": missing field `filterMasks` (`filterMask` is its old name, rename it)"),
         ),
         (
             "{type: StateRule, operation: read, filterMasks: []}",
-            Some("/operation': \"read\" is not one of \"Nothing\""),
+            Some(".operation': unknown value 'read', expected Nothing, Read, Write or ReadWrite"),
         ),
         (
             "{type: StateRule, operation: Read, filterMasks: [a.]}",
-            Some("/filterMasks/0': \"a.\" is not valid, expected names or '*'"),
+            Some(".filterMasks[0]': expected names or '*', separated by '.', found 'a.'"),
         ),
         (
             "{type: StateRule, operation: Read, filterMasks: ['']}",
-            Some("/filterMasks/0': \"\" is not valid, expected names or '*'"),
+            Some(".filterMasks[0]': expected names or '*', separated by '.', found ''"),
         ),
         (
             "{type: LogRule, workloadNames: ['']}",
-            Some("/workloadNames/0': \"\" is shorter than 1 character"),
+            Some(
+                ".workloadNames[0]': expected letters, digits, '_', '-' and at most one '*', found an empty text",
+            ),
         ),
         (
             "{type: LogRule, workloadNames: ['a*b*']}",
-            Some("/workloadNames/0': \"a*b*\" is not valid, expected"),
+            Some(
+                ".workloadNames[0]': expected letters, digits, '_', '-' and at most one '*', found 'a*b*'",
+            ),
         ),
     ] {
         check(
