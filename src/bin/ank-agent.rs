@@ -31,14 +31,14 @@ pub(crate) fn main() -> ExitCode {
         Ok(settings) => settings,
         Err(SettingsError::Usage(text)) => return program::usage(&text).into(),
         Err(error) => {
-            fatal(error.what(), &error);
+            fatal(&error.for_log(), "");
             return Exit::Failed.into();
         }
     };
     match start_and_wait(settings) {
         Ok(()) => Exit::Done.into(),
         Err(text) => {
-            fatal("agent error", text);
+            fatal(&format!("agent error: {text}"), "");
             Exit::Failed.into()
         }
     }

@@ -24,7 +24,7 @@ use ankaios_lite::server::limits::STACK_SERVER;
 use ankaios_lite::server::metrics;
 use ankaios_lite::server::mutating_hooks::MutatingHooks;
 use ankaios_lite::server::settings::{self, ServerSettings};
-use ankaios_lite::server::state_store::{self, Found, StateStore};
+use ankaios_lite::server::state_store::{self, Found, StateStore, UnusableFolder};
 use ankaios_lite::wire::address::{ListenAddress, Security};
 use ankaios_lite::wire::expiry;
 use ankaios_lite::wire::limits::SERVER_INBOX;
@@ -33,6 +33,7 @@ use crossbeam_channel::bounded;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::error::Error;
+use std::fmt::Display;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -46,24 +47,24 @@ pub(crate) fn main() -> ExitCode {
         Ok(settings) => settings,
         Err(SettingsError::Usage(text)) => return program::usage(&text).into(),
         Err(error) => {
-            fatal(error.what(), &error);
+            fatal(&error.for_log(), "");
             return Exit::Failed.into();
         }
     };
     match start_and_wait(settings) {
         Ok(()) => Exit::Done.into(),
-        Err(StartError { what, text }) => {
-            fatal(what, text);
+        Err(StartError { cause, hint }) => {
+            fatal(&cause, &hint);
             Exit::Failed.into()
         }
     }
 }
 
-/// Why the server ends.
+/// Why the server ends, and what to do about it.
 struct StartError {
-    /// The kind of error.
-    what: &'static str,
-    text: String,
+    cause: String,
+    /// May be empty.
+    hint: String,
 }
 
 impl<E: Error> From<E> for StartError {
@@ -75,16 +76,33 @@ impl<E: Error> From<E> for StartError {
 impl StartError {
     fn server(text: String) -> Self {
         Self {
-            what: "server error",
-            text,
+            cause: format!("server error: {text}"),
+            hint: String::new(),
+        }
+    }
+
+    /// An error that scripts match in this form.
+    fn quoted(what: &str, text: impl Display) -> Self {
+        Self {
+            cause: format!("{what}: '{text}'"),
+            hint: String::new(),
+        }
+    }
+
+    fn with_hint(self, hint: impl Into<String>) -> Self {
+        Self {
+            hint: hint.into(),
+            ..self
         }
     }
 
     fn unprotected(error: &MissingPems) -> Self {
-        Self {
-            what: "Missing certificate files",
-            text: error.to_string(),
-        }
+        Self::quoted("Missing certificate files", error)
+    }
+
+    fn unusable(folder: &Path, error: UnusableFolder) -> Self {
+        let text = format!("cannot use state_dir '{}': {error}", folder.display());
+        Self::server(text).with_hint(error.hint)
     }
 }
 
@@ -273,12 +291,17 @@ fn log_stop(signal: i32) {
 /// Locks the folder of the stored state until the result is dropped: two servers would overwrite
 /// each other's state. `None` if it cannot be locked for another reason.
 fn own_state_dir(folder: &Path) -> Result<Option<File>, StartError> {
+    state_store::make_folder(folder).map_err(|error| StartError::unusable(folder, error))?;
     match state_store::lock(folder) {
         Ok(Some(lock)) => Ok(Some(lock)),
-        Ok(None) => Err(StartError::server(format!(
-            "cannot use state_dir '{}': another server uses it. End that one, or give this one a folder of its own",
-            folder.display()
-        ))),
+        Ok(None) => {
+            let text = format!(
+                "cannot use state_dir '{}': another server uses it",
+                folder.display()
+            );
+            let hint = "end that one, or give this one a folder of its own";
+            Err(StartError::server(text).with_hint(hint))
+        }
         Err(error) => {
             log::warn!(
                 "Cannot find out whether another server uses state_dir '{}': {error}",
@@ -319,11 +342,7 @@ fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<b
     };
     let found = match state_store::open(folder) {
         Ok(found) => found,
-        Err(error) => {
-            let folder = folder.display();
-            let text = format!("cannot use state_dir '{folder}': {error}");
-            return Err(StartError::server(text));
-        }
+        Err(error) => return Err(StartError::unusable(folder, error)),
     };
     let Some(Found { state, warning }) = found else {
         return Ok(false);
@@ -336,10 +355,12 @@ fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<b
     // Without it the server would delete the workloads of all agents, so it does not start.
     if let Err(error) = server.start_again_with(state) {
         let file = folder.join(state_store::FILE);
-        let file = file.display();
-        let way_out = "Remove the cause, or move it and the one before it away to start with the startup manifest";
-        let text = format!("cannot start with the stored state '{file}': {error}. {way_out}");
-        return Err(StartError::server(text));
+        let text = format!(
+            "cannot start with the stored state '{}': {error}",
+            file.display()
+        );
+        let hint = "remove the cause, or move it and the one before it away to start with the startup manifest";
+        return Err(StartError::server(text).with_hint(hint));
     }
     log::info!(
         "Starting with the state stored in '{}'; a startup manifest does not count.",
@@ -353,10 +374,11 @@ fn read_manifest(path: &Path) -> Result<DesiredState, StartError> {
     let text = match File::open(path).and_then(|file| read_limited(file, MESSAGE_MAX)) {
         Ok(text) => text,
         Err(error) => {
-            return Err(StartError {
-                what: "Could not read the startup config",
-                text: format!("{}: {error}", path.display()),
-            });
+            let text = format!("{}: {error}", path.display());
+            return Err(StartError::quoted(
+                "Could not read the startup config",
+                text,
+            ));
         }
     };
     let manifest = Manifest::parse_and_warn(&text, |key| log::warn!("{}: {key}", path.display()));
@@ -373,10 +395,9 @@ fn manifest_failed(path: &Path, text: &str, error: &ManifestError) -> StartError
         }
         ManifestError::Invalid { .. } => "Parsing start config failed with error",
     };
-    let mut shown = format!("'{}': {error}", path.display());
-    if let Err(error) = yaml::read(text, Origin::Own) {
-        let hint = error.hint(text, "a manifest is one YAML or JSON document");
-        shown.push_str(&format!(". Hint: {hint}"));
+    let failed = StartError::quoted(what, format!("'{}': {error}", path.display()));
+    match yaml::read(text, Origin::Own) {
+        Ok(_) => failed,
+        Err(error) => failed.with_hint(error.hint(text, "a manifest is one YAML or JSON document")),
     }
-    StartError { what, text: shown }
 }

@@ -74,15 +74,14 @@ fn write_record(out: &mut impl Write, record: &Record<'_>, colours: bool) -> io:
     out.write_all(line.as_bytes())
 }
 
-/// Writes the record that explains why the program ends, `<what>: '<detail>'`. No filter hides it.
-pub fn fatal(what: &str, detail: impl Display) {
-    let text = line(
-        SystemTime::now(),
-        Level::Error,
-        "",
-        &format_args!("{what}: '{detail}'"),
-        wants_colours(),
-    );
+/// Writes the record that explains why the program ends. No filter hides it. The way out is in a
+/// line of its own, unless `hint` is empty.
+pub fn fatal(cause: &str, hint: &str) {
+    let mut text = cause.to_owned();
+    if !hint.is_empty() {
+        text.push_str(&format!("\nhint: {hint}"));
+    }
+    let text = line(SystemTime::now(), Level::Error, "", &text, wants_colours());
     STANDARD_ERROR.lock().write(&io::stderr(), text.as_bytes());
 }
 

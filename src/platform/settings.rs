@@ -137,7 +137,7 @@ pub enum SettingsError {
     /// A setting that only one of the programs has.
     #[error("{text}")]
     Other {
-        /// See [`Self::what`].
+        /// What failed.
         what: &'static str,
         text: String,
     },
@@ -150,15 +150,16 @@ impl SettingsError {
         Self::Usage(naming_variable(error, command))
     }
 
-    /// The title of the error, which is logged before its text.
-    pub fn what(&self) -> &'static str {
-        match self {
+    /// The error as it is logged. Scripts match this form.
+    pub fn for_log(&self) -> String {
+        let what = match self {
             Self::Usage(_) => "Wrong usage",
             Self::Config(_) => "Config file could not be parsed",
             Self::Pem(_) => "Failed to load certificate files!",
             Self::Security(_) => "Missing certificate files",
             Self::Other { what, .. } => what,
-        }
+        };
+        format!("{what}: '{self}'")
     }
 }
 

@@ -326,15 +326,47 @@ pub struct Found {
     pub warning: Option<String>,
 }
 
-/// Makes the folder and reads the newest state in it that can be read. Returns `None` when none was
-/// ever stored.
+/// Why the folder of the stored state cannot be used, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct UnusableFolder {
+    reason: String,
+    pub hint: String,
+}
+
+impl From<io::Error> for UnusableFolder {
+    fn from(error: io::Error) -> Self {
+        let cause = match error.kind() {
+            ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
+                "it or a part of its path is a file: move that away"
+            }
+            ErrorKind::PermissionDenied => "let the user of the server write there",
+            ErrorKind::ReadOnlyFilesystem => "make the file system writable",
+            _ => "make the folder",
+        };
+        Self {
+            reason: error.to_string(),
+            hint: format!("{cause}, or name another folder with 'state_dir' in the config file"),
+        }
+    }
+}
+
+/// Makes the folder of the stored state unless it exists.
 ///
 /// # Errors
-/// When the folder neither exists nor can be made, or when there are files of which none can be
-/// read. To continue without a state would delete the workloads of all agents.
-// [impl->swdd~server-keeps-two-states~1]
-pub fn open(folder: &Path) -> io::Result<Option<Found>> {
+/// It neither exists nor can be made.
+pub fn make_folder(folder: &Path) -> Result<(), UnusableFolder> {
     fs::create_dir_all(folder)?;
+    Ok(())
+}
+
+/// Reads the newest state in the folder that can be read. Returns `None` when none was ever stored.
+///
+/// # Errors
+/// There are files of which none can be read. To continue without a state would delete the
+/// workloads of all agents.
+// [impl->swdd~server-keeps-two-states~1]
+pub fn open(folder: &Path) -> Result<Option<Found>, UnusableFolder> {
     let newest = folder.join(FILE);
     let new = folder.join(NEW_FILE);
     let previous = folder.join(PREVIOUS_FILE);
@@ -363,11 +395,14 @@ pub fn open(folder: &Path) -> io::Result<Option<Found>> {
         Ok(state) => state,
         Err(other) if is_missing(&reason) && is_missing(&other) => return Ok(None),
         Err(other) => {
-            return Err(io::Error::other(format!(
-                "neither '{FILE}' ({reason}) nor '{PREVIOUS_FILE}' ({other}) can be read. Restore one of them from a \
-                 backup, or move both away to start without: agents then delete all workloads that are not in the \
-                 startup manifest. Until then all workloads keep running"
-            )));
+            return Err(UnusableFolder {
+                reason: format!(
+                    "neither '{FILE}' ({reason}) nor '{PREVIOUS_FILE}' ({other}) can be read"
+                ),
+                hint: "restore one of them from a backup, or move both away to start without: agents then delete all \
+                       workloads that are not in the startup manifest. Until then all workloads keep running"
+                    .to_owned(),
+            });
         }
     };
     let warning = format!(
@@ -457,7 +492,7 @@ fn rename(from: &Path, to: &Path) {
     }
 }
 
-/// Makes the folder and locks it for this server. Returns `None` when another server has it.
+/// Locks the folder for this server. Returns `None` when another server has it.
 ///
 /// A file in the folder is locked, not the folder: that may also have the server's socket, and is
 /// locked then while any server starts.
@@ -465,7 +500,6 @@ fn rename(from: &Path, to: &Path) {
 /// # Errors
 /// When the file can neither be made nor locked.
 pub fn lock(folder: &Path) -> io::Result<Option<File>> {
-    fs::create_dir_all(folder)?;
     folder_lock::lock(
         OpenOptions::new()
             .write(true)
@@ -892,6 +926,7 @@ mod tests {
     fn a_stored_state_is_read_back_as_it_was() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/below");
+        make_folder(&path).unwrap();
         assert_eq!(stored(&path), None);
         for state in [state("a"), Stored::default(), state("b")] {
             write(&path, &state).unwrap();
@@ -984,6 +1019,19 @@ mod tests {
     }
 
     #[test]
+    fn folder_that_cannot_be_made_is_refused_with_a_way_out() {
+        let outer = tempfile::tempdir().unwrap();
+        let file = outer.path().join("file");
+        fs::write(&file, "").unwrap();
+        for folder in [file.clone(), file.join("below")] {
+            let error = make_folder(&folder).unwrap_err();
+            let expected = "it or a part of its path is a file: move that away, or name another folder with 'state_dir' in the config file";
+            assert_eq!(error.hint, expected, "{error}");
+        }
+        make_folder(&outer.path().join("new/below")).unwrap();
+    }
+
+    #[test]
     fn unreadable_files_are_an_error_and_stay() {
         let whole = text(&state("a")).unwrap();
         let bad = &whole.as_bytes()[1..];
@@ -993,12 +1041,12 @@ mod tests {
             &[(FILE, b""), (PREVIOUS_FILE, b"")],
         ] {
             let folder = folder_with(files);
-            let error = open(folder.path()).unwrap_err().to_string();
+            let error = open(folder.path()).unwrap_err();
             assert!(
-                error.contains(FILE)
-                    && error.contains("backup")
-                    && error.contains("move both away"),
-                "{error}"
+                error.to_string().contains(FILE)
+                    && error.hint.contains("backup")
+                    && error.hint.contains("move both away"),
+                "{error:?}"
             );
             assert!(
                 files

@@ -673,7 +673,7 @@ fn address_in_use_ends_the_second_server_only() {
     );
     assert_eq!(code, 1, "{log}");
     assert!(
-        log.contains("server error: '") && log.contains("in use"),
+        log.contains("server error: ") && log.contains("in use"),
         "{log}"
     );
     assert!(log.contains(&address), "the address is named: {log}");
@@ -720,12 +720,12 @@ fn server_refuses_what_it_cannot_start_with() {
         (
             &["-k", "-m", "version.yaml"],
             1,
-            "server error: 'Unsupported API version. Received 'v9', expected 'v1'",
+            "server error: Unsupported API version. Received 'v9', expected 'v1'",
         ),
         (
             &["-k", "-m", "cycle.yaml"],
             1,
-            "server error: 'workload dependency 'a' is part of a cycle. It is: a -> b -> a (startup manifest 'cycle.yaml')'",
+            "server error: workload dependency 'a' is part of a cycle. It is: a -> b -> a (startup manifest 'cycle.yaml')\n",
         ),
         (&[], 1, "Missing certificate files: '"),
         (

@@ -178,7 +178,7 @@ fn a_veto_refuses_an_update_and_a_start() {
     assert_eq!(exit_code(status), 1, "{log}");
     assert!(
         log.contains(&format!(
-            "server error: 'Mutating hook 'no' vetoed the state change: '{reason}' (startup manifest '"
+            "server error: Mutating hook 'no' vetoed the state change: '{reason}' (startup manifest '"
         )),
         "{log}"
     );

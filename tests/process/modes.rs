@@ -534,7 +534,7 @@ fn state_that_modes_do_not_allow_ends_the_start() {
         .to_string();
     let mut server = cluster.spawn_server(&["-m", &path]);
     assert_eq!(exit_code(server.wait(LIMIT).expect("it ends")), 1);
-    let text = "server error: 'Resulting State is invalid, reason: 'Workload 'nav' has the tag 'modes', but config item \
+    let text = "server error: Resulting State is invalid, reason: 'Workload 'nav' has the tag 'modes', but config item \
                 'mode' does not exist' (startup manifest '";
     assert!(server.stderr().contains(text), "{}", server.stderr());
 }

@@ -220,7 +220,7 @@ fn refused_stored_state_ends_the_start_and_is_kept() {
     assert!(
         said.contains(&path.display().to_string())
             && said.contains("hook 'base64'")
-            && said.contains("move"),
+            && said.contains("hint: remove the cause, or move"),
         "{said}"
     );
     assert_eq!(stored(&cluster), kept);
@@ -234,13 +234,15 @@ fn a_folder_that_cannot_be_used_ends_the_start() {
     let mut server = cluster.spawn_server(&[]);
     let status = server.wait(LIMIT).expect("the server ends");
     assert_eq!(exit_code(status), 1);
-    assert!(
-        server
-            .stderr()
-            .contains("server error: 'cannot use state_dir '"),
-        "{}",
-        server.stderr()
+    let expected = format!(
+        " ERROR] server error: cannot use state_dir '{}': File exists (os error 17)\n    \
+         hint: it or a part of its path is a file: move that away, or name another folder with 'state_dir' in the config \
+         file\n",
+        cluster.folder().join("state").display()
     );
+    let said = server.stderr();
+    assert!(said.ends_with(&expected), "{said}");
+    assert!(!said.contains("WARN"), "the cause is named once: {said}");
 }
 
 #[test]
@@ -260,7 +262,7 @@ fn second_server_of_a_state_dir_ends_and_leaves_it_alone() {
     assert!(
         rival
             .stderr()
-            .contains("': another server uses it. End that one"),
+            .contains("': another server uses it\n    hint: end that one"),
         "{}",
         rival.stderr()
     );

@@ -44,7 +44,7 @@ impl Rig {
 
     fn error(&self, config: &str, arguments: &str) -> String {
         let error = self.read(config, arguments).expect_err(arguments);
-        format!("{}: '{error}'", error.what())
+        error.for_log()
     }
 }
 

@@ -654,7 +654,7 @@ fn problem_in_a_merged_mapping_is_found_at_its_line() {
                 workloads:\n  a: {<<: *common, agent: A}\n";
     let error = error(&[text]);
     assert!(
-        error.contains("'/workloads/a/restartPolicy'") && error.contains("line 5 column"),
+        error.contains("'workloads.a.restartPolicy'") && error.contains("line 5 column"),
         "{error}"
     );
 }
