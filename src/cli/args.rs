@@ -30,7 +30,7 @@ const PAGE: &str = "{about-with-newline}\n{usage-heading} {usage}{after-help}\n\
 const EVERYWHERE: &str = "Options of all commands";
 /// Help pages of commands: the options of all commands are one line.
 const PAGE_OF_COMMAND: &str = "{about-with-newline}\n{usage-heading} {usage}{after-help}\n\n{all-args}\n\n\
-                               Options of all commands, as '--server-url' and '-k': 'ank --help'";
+                               Options of all commands: 'ank --help'";
 
 /// The command line after it was checked.
 #[derive(Debug, Clone, Parser)]
@@ -141,7 +141,7 @@ pub(crate) enum Verb {
         arg_required_else_help = true,
         after_help = "Examples:\n  ank apply web.yaml db.yaml      apply both as one update and wait\n  \
                       ank apply --agent agent_A -     apply standard input, all on agent_A\n  \
-                      ank apply -d web.yaml           delete the workloads and configs of the manifest\n  \
+                      ank apply -d web.yaml           delete its workloads and configs\n  \
                       ank apply --dry-run web.yaml    show what would change, as 'ank diff' does\n  \
                       ank apply --rollback web.yaml   roll it back if a workload fails\n  \
                       ank apply --prune cluster.yaml  also delete what the manifest does not name\n  \
@@ -425,7 +425,7 @@ pub(crate) enum Run {
     /// Run one workload; one with the same name is replaced
     #[command(
         arg_required_else_help = true,
-        after_help = "Example:\n  ank run workload web --runtime podman --agent agent_A --config 'image: docker.io/nginx:latest'"
+        after_help = "Example:\n  ank run workload web --agent agent_A --runtime podman \\\n      --config 'image: docker.io/nginx:latest'"
     )]
     Workload(RunArguments),
 }

@@ -44,6 +44,8 @@ pub(crate) fn print(
     let rows = wanted.iter().map(|start| fields(start, starts.now));
     let mut view = View::new(*format, &fields(&blank, starts.now), rows);
     view.align(&["WAITED", "START", "READY", "TOTAL"]);
+    view.table.least_wanted = &["PREPARED", "AGENT", "WAITED FOR"];
+    view.table.most_wanted = &["TOTAL"];
     view.head.push(("nowMs", starts.now.into()));
     view.head.push(("bootMs", starts.boot.into()));
     view.print("workloads", TooWide::Drop, None, output)

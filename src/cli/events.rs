@@ -130,6 +130,7 @@ pub(crate) fn past(
         headings: vec!["TIME", "AGENT", "WORKLOAD NAME", "STATE", "ADDITIONAL INFO"],
         rows,
         least_wanted: &[],
+        most_wanted: &[],
     };
     let format = arguments.output.unwrap_or(Format::Table);
     let data = Node::List(documents);

@@ -93,6 +93,7 @@ pub(crate) fn show(link: &mut dyn ServerLink, format: Format, output: &mut Outpu
         headings: vec!["MODE", "CURRENT", "WORKLOADS"],
         rows,
         least_wanted: &[],
+        most_wanted: &[],
     };
     output::show(format, &data, &table, TooWide::Drop, None, output)
 }

@@ -254,6 +254,7 @@ fn view(arguments: &TopArguments, before: &Node, state: &Node) -> View {
     }
     let mut view = View::new(arguments.output, &blank, lines);
     view.table.least_wanted = &["EXECUTION STATE", "AGENT"];
+    view.table.most_wanted = &["CPU", "MEMORY"];
     if !filter.names.is_empty() {
         return view;
     }

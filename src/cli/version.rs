@@ -79,9 +79,10 @@ fn show(programs: &[Node], format: Format, output: &mut Output) -> Result<()> {
         headings: vec!["PROGRAM", "NAME", "VERSION"],
         rows,
         least_wanted: &[],
+        most_wanted: &["VERSION"],
     };
     let data = Node::List(programs.to_vec());
-    output::show(format, &data, &table, TooWide::Drop, None, output)
+    output::show(format, &data, &table, TooWide::Wrap, None, output)
 }
 
 /// Warns of certificates in [`PART`] of the state that expire soon.
@@ -159,9 +160,9 @@ mod tests {
             format!("ank {own}"),
             "ank-server 1.1.0 (ankaios-lite)".to_owned(),
             "ank-agent A 1.0.9".to_owned(),
-            "ank-agent other unknown: it does not report its version".to_owned(),
             "nerdctl A 1.7.0".to_owned(),
             "podman A 4.3.1".to_owned(),
+            "ank-agent other unknown: it does not report its version".to_owned(),
         ];
         assert_eq!(lines(&played.out), expected);
         let text = "expires on 1970-04-21T00:00:00Z, in 10 days; replace it before\n";
@@ -182,6 +183,23 @@ mod tests {
         let part = Node::map([("agents", Node::map([("A", agent)]))]);
         let far = Node::map([(PART, part)]);
         assert_eq!(connected_at(&far, "A"), u64::MAX.to_string());
+    }
+
+    #[test]
+    fn narrow_terminal_keeps_versions_and_breaks_no_word() {
+        let steps = [Step::State(state(200 * DAY))];
+        let played = play(Some(|| (40, 24)), steps, |server, output| {
+            print(Format::Table, now(), server, output)
+        });
+        let words = Vec::from_iter(played.out.split_whitespace());
+        for word in ["1.0.9", "4.3.1", "(ankaios-lite)", "version"] {
+            assert!(words.contains(&word), "{word}: {}", played.out);
+        }
+        assert!(
+            played.out.lines().all(|line| line.len() <= 40),
+            "{}",
+            played.out
+        );
     }
 
     #[test]

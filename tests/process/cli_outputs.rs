@@ -10,6 +10,7 @@ use std::process::Command;
 
 use crate::support::process::clean_command;
 use crate::support::{Cluster, Output, manifest, workload};
+use ankaios_lite::cli::args;
 
 /// Where output goes.
 #[derive(Debug, Clone, Copy)]
@@ -84,57 +85,71 @@ fn golden(name: &str, text: &str) {
     );
 }
 
+/// All commands of `ank`, each as its words; the first has none.
+fn commands() -> Vec<String> {
+    let mut found = vec![String::new()];
+    add_commands(&args::command(), "", &mut found);
+    found
+}
+
+fn add_commands(above: &clap::Command, words: &str, found: &mut Vec<String>) {
+    for command in above.get_subcommands() {
+        let words = format!("{words} {}", command.get_name());
+        found.push(words.trim_start().to_owned());
+        add_commands(command, words.trim_start(), found);
+    }
+}
+
+/// The help of all commands, one below the other.
+fn all_help(cluster: &Cluster, to: To) -> String {
+    let mut all = String::new();
+    for words in commands() {
+        let mut command = cluster.bare_ank_command();
+        command.args(words.split_whitespace()).arg("--help");
+        let output = run(cluster, &command, to);
+        assert_eq!(output.code, 0, "{words}");
+        let shown = format!("ank {words} --help").replace("  ", " ");
+        all.push_str(&format!("$ {shown}\n{}\n", output.stdout));
+    }
+    all
+}
+
 #[test]
 fn help_fits_the_terminal() {
     let cluster = Cluster::prepare();
-    let commands = [
-        "",
-        "get",
-        "get state",
-        "get workload",
-        "get agent",
-        "get config",
-        "get update",
-        "get events",
-        "set",
-        "set state",
-        "delete",
-        "delete workload",
-        "delete config",
-        "run",
-        "run workload",
-        "apply",
-        "diff",
-        "validate",
-        "restart",
-        "rollback",
-        "logs",
-        "mode",
-        "graph",
-        "blame",
-        "top",
-        "completion",
-    ];
     for to in To::ALL {
-        let mut all = String::new();
-        for words in commands {
-            let mut command = cluster.bare_ank_command();
-            command.args(words.split_whitespace()).arg("--help");
-            let output = run(&cluster, &command, to);
-            assert_eq!(output.code, 0, "{words}");
-            let shown = format!("ank {words} --help").replace("  ", " ");
-            all.push_str(&format!("$ {shown}\n{}\n", output.stdout));
-        }
-        if let To::Terminal(columns) = to {
-            let columns = usize::try_from(columns).expect("small");
-            // The terminal wraps usage lines itself.
-            let wide = all
-                .lines()
-                .filter(|line| line.chars().count() > columns && !line.starts_with("Usage: "));
-            assert_eq!(wide.collect::<Vec<_>>(), [""; 0], "{columns} columns");
-        }
+        let all = all_help(&cluster, to);
+        assert_help_fits(to, &all);
         golden(&format!("help_{}", to.name()), &all);
     }
+}
+
+/// Each line fits but usage lines, which the terminal wraps itself, and single words.
+#[track_caller]
+fn assert_help_fits(to: To, help: &str) {
+    let To::Terminal(columns) = to else { return };
+    let columns = usize::try_from(columns).expect("small");
+    for line in help.lines() {
+        let is_usage = line.starts_with("Usage: ") || line.starts_with("$ ank ");
+        let is_word = line.split_whitespace().count() == 1;
+        let fits = line.chars().count() <= columns;
+        assert!(fits || is_usage || is_word, "{columns} columns: {line}");
+    }
+}
+
+#[test]
+fn help_in_a_narrow_terminal_breaks_no_word() {
+    let cluster = Cluster::prepare();
+    let wide = all_help(&cluster, To::Pipe);
+    let narrow = all_help(&cluster, To::Terminal(40));
+    assert_help_fits(To::Terminal(40), &narrow);
+    let wide = Vec::from_iter(wide.split_whitespace());
+    let narrow = Vec::from_iter(narrow.split_whitespace());
+    for (at, word) in wide.iter().enumerate() {
+        let begin = at.saturating_sub(5);
+        assert_eq!(narrow.get(at), Some(word), "after {:?}", &wide[begin..at]);
+    }
+    assert_eq!(wide.len(), narrow.len());
 }
 
 #[test]
@@ -213,6 +228,65 @@ fn tables_and_graphs_fit_the_terminal() {
             "{words}"
         );
         golden(&words.replace(' ', "_"), &outputs[0]);
+    }
+}
+
+/// Tables, with the texts that a narrow terminal must show.
+const NARROW: [(&str, &[&str]); 9] = [
+    (
+        "get workloads",
+        &["handler_of_storage_errors", "Failed(ExecFailed)"],
+    ),
+    ("get agents", &["NAME", "agent_A"]),
+    ("get configs", &["certificate-of-the-vehicle", "port"]),
+    ("get updates", &["ID", "PHASE"]),
+    (
+        "get events --since 1h",
+        &["handler_of_storage_errors", "Failed(ExecFailed)"],
+    ),
+    ("graph", &["NAME", "handler_of_storage_errors", "web"]),
+    ("blame", &["NAME", "TOTAL"]),
+    ("version", &["VERSION", "ank-server", "agent_A"]),
+    (
+        "describe handler_of_storage_errors",
+        &["handler_of_storage_errors", "Failed(ExecFailed)"],
+    ),
+];
+
+#[test]
+fn tables_in_a_narrow_terminal_keep_what_matters() {
+    let cluster = Cluster::start(&["agent_A"]);
+    cluster.apply(
+        &(manifest(&[
+            workload("web", "run").after("handler_of_storage_errors", "ADD_COND_FAILED"),
+            workload("handler_of_storage_errors", "exit3"),
+            workload("odd", "run").runtime("nosuch"),
+        ]) + "configs: {port: '80', certificate-of-the-vehicle: {name: x, hosts: [a, b]}}\n"),
+    );
+    cluster.wait_for_state("web", "Running(Ok)");
+    cluster.wait_for_state("odd", "Pending(StartingFailed)");
+    for (words, kept) in NARROW {
+        let mut command = cluster.ank_command();
+        command.args(words.split_whitespace());
+        let wide = run(&cluster, &command, To::Pipe).stdout;
+        let narrow = run(&cluster, &command, To::Terminal(40));
+        assert_eq!(narrow.code, 0, "{words}");
+        let shown = narrow.stdout;
+        for text in kept {
+            assert!(shown.contains(text), "{words}, {text}:\n{shown}");
+        }
+        if !words.starts_with("describe") {
+            assert_fits(To::Terminal(40), &shown); // The terminal wraps data itself.
+        }
+        let known = Vec::from_iter(wide.split_whitespace());
+        for word in shown.split_whitespace() {
+            // Numbers change, and a cell may be shortened where that is shown.
+            let may_differ = word.ends_with("...") || word.contains(|c: char| c.is_ascii_digit());
+            assert!(
+                may_differ || known.contains(&word),
+                "{words}, {word}:\n{shown}"
+            );
+        }
     }
 }
 

@@ -98,6 +98,7 @@ impl View {
             headings: shown.map(|column| column.heading).collect(),
             rows: Vec::new(),
             least_wanted: &[],
+            most_wanted: &[],
         };
         let mut view = Self {
             format,
@@ -176,13 +177,15 @@ pub(crate) fn show(
 }
 
 /// The way in which a table fits into a terminal that is too narrow for it. If that is not enough,
-/// columns are left out from the right, except the first and that of the state. Then the headings
-/// end in `...`.
+/// columns are left out from the right, except the first, that of the state and those that are
+/// wanted most. Then the headings end in `...`. Where the first column would be cut beside the
+/// state, each row takes several lines instead, unless the last cell is shortened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TooWide {
     /// Only leave out columns.
     Drop,
-    /// Continue the last cell in the next line, below its heading.
+    /// Continue the last cell in the next line, below its heading; below its row if one of its
+    /// words is wider than the column.
     Wrap,
     /// End the last cell in `...`.
     Shorten,
@@ -198,13 +201,19 @@ pub(crate) struct Table {
     pub(crate) rows: Vec<Vec<String>>,
     /// Headings of columns that are left out first where the terminal is narrow, in this order.
     pub(crate) least_wanted: &'static [&'static str],
+    /// Headings of columns that are never left out.
+    pub(crate) most_wanted: &'static [&'static str],
 }
 
 impl Table {
     /// The lines of the table, without line ends, in a terminal with `columns` columns.
     pub(crate) fn lines(&self, columns: usize, too_wide: TooWide) -> Vec<String> {
         let Some(layout) = Layout::of(self, columns, too_wide) else {
-            return self.plain_lines(columns);
+            let mut lines = self.plain_lines(columns);
+            if too_wide != TooWide::Whole {
+                cut_all(&mut lines, columns);
+            }
+            return lines;
         };
         let headings: Vec<String> = self.headings.iter().map(ToString::to_string).collect();
         let mut lines = layout.row(&headings);
@@ -214,9 +223,7 @@ impl Table {
         for row in &self.rows {
             lines.extend(layout.row(row));
         }
-        for line in &mut lines {
-            line.truncate(cut(line, columns).len());
-        }
+        cut_all(&mut lines, columns);
         lines
     }
 
@@ -241,20 +248,36 @@ impl Table {
         self.headings[column].trim_start() == STATE_HEADING
     }
 
-    /// The rows without columns: the last cell of each stands below the others.
+    /// Returns whether the column may be left out.
+    fn may_go(&self, column: usize) -> bool {
+        let heading = self.headings[column];
+        column > 0 && !self.is_state(column) && !self.most_wanted.contains(&heading)
+    }
+
+    /// The rows without columns: the last cell of each stands below the others, and those continue
+    /// in further lines.
     fn plain_lines(&self, columns: usize) -> Vec<String> {
-        let room = columns.saturating_sub(INDENT.len());
         let mut lines = Vec::new();
         for row in &self.rows {
             let Some((last, cells)) = row.split_last() else {
                 continue;
             };
-            let mut cells = cells.to_vec();
-            cells.retain(|cell| !cell.is_empty());
-            lines.push(cells.join(&" ".repeat(GAP)));
-            for line in wrap_words(last, room) {
-                lines.push(format!("{INDENT}{line}"));
+            let mut line = String::new();
+            for cell in cells {
+                if cell.is_empty() {
+                    continue;
+                }
+                if line.is_empty() {
+                    line.push_str(cell);
+                } else if width(&line) + GAP + width(cell) <= columns {
+                    line.push_str(&" ".repeat(GAP));
+                    line.push_str(cell);
+                } else {
+                    lines.push(std::mem::replace(&mut line, format!("{INDENT}{cell}")));
+                }
             }
+            lines.push(line);
+            lines.extend(indented(last, columns));
         }
         lines
     }
@@ -327,14 +350,18 @@ impl Layout {
             }
         }
         while layout.missing() > 0 {
-            let may_go = |at: &usize| *at > 0 && !table.is_state(*at);
-            let Some(rightmost) = layout.shown.iter().rposition(may_go) else {
+            let Some(rightmost) = layout.shown.iter().rposition(|at| table.may_go(*at)) else {
                 break;
             };
             layout.shown.remove(rightmost);
         }
-        // Finally the first column is cut.
+        // Finally the first column is cut, unless there may be several lines for each row, and the
+        // cells beside it can be read without headings.
         let missing = layout.missing();
+        let has_state = layout.shown.iter().any(|at| table.is_state(*at));
+        if missing > 0 && has_state && too_wide != TooWide::Shorten {
+            return None;
+        }
         layout.widths[0] = layout.widths[0].saturating_sub(missing).max(1);
         Some(layout)
     }
@@ -360,7 +387,15 @@ impl Layout {
     /// The lines of one row, padded.
     fn row(&self, cells: &[String]) -> Vec<String> {
         let mut lines = Vec::new();
-        for (number, piece) in self.last_cell(&cells[self.last()]).iter().enumerate() {
+        let last = &cells[self.last()];
+        let mut below = Vec::new();
+        let mut pieces = vec![String::new()];
+        if self.stands_below(last) {
+            below = indented(last, self.terminal);
+        } else {
+            pieces = self.last_cell(last);
+        }
+        for (number, piece) in pieces.iter().enumerate() {
             let mut padded = Vec::new();
             for &column in &self.shown {
                 let cell = if column == self.last() {
@@ -377,6 +412,7 @@ impl Layout {
             }
             lines.push(padded.join(&" ".repeat(GAP)));
         }
+        lines.extend(below);
         lines
     }
 
@@ -386,17 +422,45 @@ impl Layout {
         if self.terminal == UNLIMITED || width(cell) <= room {
             return vec![cell.to_owned()];
         }
-        let is_shown = self.shown.contains(&self.last());
-        if is_shown && matches!(self.too_wide, TooWide::Wrap | TooWide::Whole) {
+        if self.wraps_last() {
             return wrap_words(cell, room);
         }
         vec![shortened(cell, room)]
+    }
+
+    /// Returns whether the last cell would be broken within a word.
+    fn stands_below(&self, last: &str) -> bool {
+        let room = self.widths[self.last()];
+        self.terminal != UNLIMITED
+            && self.wraps_last()
+            && last.split(' ').any(|word| width(word) > room)
+    }
+
+    fn wraps_last(&self) -> bool {
+        let is_shown = self.shown.contains(&self.last());
+        is_shown && matches!(self.too_wide, TooWide::Wrap | TooWide::Whole)
     }
 }
 
 /// Columns that `text` takes in a terminal.
 fn width(text: &str) -> usize {
     text.chars().map(|c| c.width().unwrap_or(0)).sum()
+}
+
+/// The lines of `text` below a row, indented.
+fn indented(text: &str, columns: usize) -> Vec<String> {
+    let room = columns.saturating_sub(INDENT.len());
+    let mut lines = wrap_words(text, room);
+    for line in &mut lines {
+        line.insert_str(0, INDENT);
+    }
+    lines
+}
+
+fn cut_all(lines: &mut [String], columns: usize) {
+    for line in lines {
+        line.truncate(cut(line, columns).len());
+    }
 }
 
 /// Makes a cell of text from outside: one line, trimmed, without control characters.
@@ -587,6 +651,7 @@ mod tests {
                 row(["web", "B", "", "Removed", info]),
             ],
             least_wanted: &[],
+            most_wanted: &[],
         }
     }
 
@@ -608,6 +673,7 @@ web             B                   Removed           Exit code: '137'
             headings: vec!["CONFIG"],
             rows: Vec::new(),
             least_wanted: &[],
+            most_wanted: &[],
         };
         assert_eq!(empty.text(80, TooWide::Drop), "CONFIG\n");
     }
@@ -641,8 +707,8 @@ web             B                   Removed           0123456789abc...
                 "\
 WORKLOAD NAME   AGENT     RUNTIME   EXECUTION STATE   ADDITIONAL INFO
 sleepy          agent_A   podman    Running(Ok)                      \n\
-web             B                   Removed           0123456789abcde
-                                                      f XYZ          \n",
+web             B                   Removed                          \n  \
+  0123456789abcdef XYZ\n",
             ),
             (
                 68,
@@ -676,7 +742,7 @@ web             B                   Removed        \n",
             (73, "WORKLOAD NAME AGENT RUNTIME EXECUTION STATE ..."),
             (54, "WORKLOAD NAME AGENT EXECUTION STATE ..."),
             (44, "WORKLOAD NAME EXECUTION STATE ..."),
-            (28, "WOR... EXECUTION STATE ..."),
+            (35, "WORKLOAD NAME EXECUTION STATE ..."),
         ] {
             let lines = table.lines(columns, TooWide::Drop);
             let found = lines[0].split_whitespace().collect::<Vec<_>>().join(" ");
@@ -688,6 +754,47 @@ web             B                   Removed        \n",
             assert!(lines[2].contains("Removed"), "{columns}: {lines:?}");
         }
         assert!(table.lines(0, TooWide::Wrap).iter().all(String::is_empty));
+    }
+
+    #[test]
+    fn name_beside_a_state_is_never_cut() {
+        let table = table("0123456789abcdef XYZ");
+        for (columns, too_wide, expected) in [
+            (
+                34,
+                TooWide::Wrap,
+                "sleepy   agent_A   podman\n  Running(Ok)\nweb   B   Removed\n  0123456789abcdef XYZ\n",
+            ),
+            (
+                20,
+                TooWide::Drop,
+                "sleepy   agent_A\n  podman\n  Running(Ok)\nweb   B   Removed\n  0123456789abcdef\n  XYZ\n",
+            ),
+        ] {
+            assert_eq!(
+                table.text(columns, too_wide),
+                expected,
+                "{columns} {too_wide:?}"
+            );
+        }
+        // A frame that is redrawn has one line for each row.
+        let lines = table.lines(28, TooWide::Shorten);
+        assert_eq!(lines[0], "WOR...   EXECUTION STATE ...");
+        assert_eq!(lines.len(), 3);
+    }
+
+    #[test]
+    fn most_wanted_columns_stay_and_the_name_is_cut() {
+        let row = |cells: [&str; 4]| cells.map(str::to_owned).to_vec();
+        let table = Table {
+            headings: vec!["WORKLOAD NAME", "AGENT", "CPU", "PEAK"],
+            rows: vec![row(["a_workload_with_a_long_name", "A", "12.5%", "9 MiB"])],
+            least_wanted: &["AGENT"],
+            most_wanted: &["CPU"],
+        };
+        let lines = table.lines(30, TooWide::Drop);
+        assert_eq!(lines[0], "WORKLOAD NAME        CPU   ...");
+        assert_eq!(lines[1], "a_workload_with...   12.5%");
     }
 
     #[test]
@@ -805,6 +912,7 @@ web   B   Removed
             headings: vec!["A", "B"],
             rows: vec![row(["ä", "日本語"]), row(["xyz", "b"])],
             least_wanted: &[],
+            most_wanted: &[],
         };
         assert_eq!(
             table.text(65_535, TooWide::Drop),
@@ -813,8 +921,8 @@ web   B   Removed
         // A wide character that does not fit goes to the next line as a whole, and nothing is cut
         // inside one.
         assert_eq!(
-            table.text(11, TooWide::Wrap),
-            "A     B    \nä     日本 \n      語   \nxyz   b    \n"
+            table.text(7, TooWide::Wrap),
+            "A     B\nä      \n  日本\n  語\nxyz   b\n"
         );
         assert_eq!(table.text(8, TooWide::Drop), "A   ...\nä  \nxyz\n");
         assert_eq!(wrap("語語", 1), ["語", "語"]);

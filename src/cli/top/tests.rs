@@ -152,6 +152,21 @@ gone            agent_C   AgentDisconnected   -        -         -         -    
 }
 
 #[test]
+fn narrow_terminal_keeps_cpu_and_memory() {
+    for (terminal, name) in [
+        ((|| (40, 24)) as fn() -> (usize, usize), "web"),
+        (|| (28, 24), "web"),
+    ] {
+        let out = top("", Some(terminal), two()).out;
+        let columns = terminal().0;
+        let row = out.lines().find(|line| line.starts_with(name));
+        let row = row.unwrap_or_else(|| panic!("{out}"));
+        assert!(row.contains("12.3%") && row.contains("41.0MiB"), "{out}");
+        assert!(out.lines().all(|line| line.len() <= columns), "{out}");
+    }
+}
+
+#[test]
 fn workloads_of_an_agent_that_is_not_connected_were_left_out_without_a_word() {
     for (words, warning) in [("gone", AWAY), ("-a agent_C", AWAY), ("-a agent_A", "")] {
         let (out, err) = shown(words, two());
