@@ -25,6 +25,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// The way to name the server where `-s` has another meaning, or none.
+const SERVER_URL_TIP: &str =
+    "for the server write '--server-url <URL>', or '-s <URL>' before the command";
 /// Help pages: examples before the options.
 const PAGE: &str = "{about-with-newline}\n{usage-heading} {usage}{after-help}\n\n{all-args}";
 const EVERYWHERE: &str = "Options of all commands";
@@ -256,7 +259,7 @@ pub(crate) enum Verb {
     /// Show all that is known of a workload or an agent
     #[command(
         arg_required_else_help = true,
-        after_help = "Examples:\n  ank describe web            state, starts, dependencies, update, usage and last log lines\n  \
+        after_help = "Examples:\n  ank describe web            state, starts, dependencies, update, usage, log\n  \
                       ank describe agent_A        of an agent: load, tags and workloads\n  \
                       ank describe web -o json    for scripts"
     )]
@@ -1008,8 +1011,7 @@ fn is_digits(text: &str) -> bool {
 
 /// Adds a tip to the error of `-s` after a command, and to that of an unknown command.
 fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
-    if is_about_short_server_url(&error) {
-        let tip = "for the server write '--server-url <URL>', or '-s <URL>' before the command";
+    if let Some(tip) = tip_for_option(&error) {
         add_tip(&mut error, tip);
         return error;
     }
@@ -1037,14 +1039,23 @@ fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     error
 }
 
-/// Returns whether a command was given `-s`, and has no such option.
-fn is_about_short_server_url(error: &clap::Error) -> bool {
+/// The tip for an option that a command does not have, but others or other tools.
+fn tip_for_option(error: &clap::Error) -> Option<&'static str> {
     if error.kind() != ErrorKind::UnknownArgument {
-        return false;
+        return None;
     }
-    match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(unknown)) => unknown == "-s",
-        _ => false,
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    match unknown.as_str() {
+        "-s" => Some(SERVER_URL_TIP),
+        "-l" | "--selector" => {
+            Some("name the workloads; only 'ank logs -l KEY=VALUE' chooses them by their tags")
+        }
+        "-A" | "--all-namespaces" | "--namespace" => {
+            Some("leave it out: a cluster has no namespaces")
+        }
+        _ => None,
     }
 }
 
@@ -1082,7 +1093,7 @@ fn tip_for_habit(command: &str, word: &str) -> Option<String> {
             "'ank delete workload NAME' stops and removes a workload"
         }
         ("ank", "down") => {
-            "'ank stop NAME' stops a workload until 'ank start NAME', 'ank apply -d FILE' deletes those of a manifest"
+            "'ank stop NAME' stops a workload until 'ank start NAME'; 'ank apply -d FILE' deletes those of a manifest"
         }
         ("ank", "up") => "'ank apply FILE' creates, updates and starts workloads",
         ("ank", "exec" | "attach" | "cp") => {
@@ -1275,6 +1286,9 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 
 /// A point in time: RFC 3339, or the distance from now.
 fn parse_moment(text: &str) -> Result<Moment, String> {
+    if text.contains("://") {
+        return Err(format!("expected a time; {SERVER_URL_TIP}"));
+    }
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());

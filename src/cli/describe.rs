@@ -138,7 +138,7 @@ fn workload(name: &str, state: &Node, reasons: &Reasons, link: &mut dyn ServerLi
     let mut instances = Vec::new();
     for instance in reasons.rows.keys() {
         if *instance.workload == *name {
-            let described = described_instance(instance, reasons, starts.as_ref(), &block);
+            let described = described_instance(instance, state, reasons, starts.as_ref(), &block);
             instances.push(described);
         }
     }
@@ -188,6 +188,7 @@ fn image(config: &str) -> &str {
 /// The description of an instance. `block` is the lifecycle of its workload.
 fn described_instance(
     instance: &InstanceName,
+    state: &Node,
     reasons: &Reasons,
     starts: Option<&Starts>,
     block: &Lifecycle,
@@ -205,6 +206,10 @@ fn described_instance(
                 count = Some(start.starts);
             }
         }
+    }
+    if row.phase == Some(Phase::AgentDisconnected) {
+        // Its start says nothing about this state.
+        last_event = events::lost_at(state, &instance.agent);
     }
     object([
         entry("agent", &instance.agent),
@@ -650,6 +655,25 @@ lifecycle:
         let expected =
             "agent: B\nconnection: not connected since 1970-01-01T00:02:00Z\nworkloads:\n";
         assert!(text.starts_with(expected), "{text}");
+    }
+
+    #[test]
+    fn workload_of_a_lost_agent_is_described_with_its_loss() {
+        let mut cluster = cluster();
+        let shown = cluster.at_mut(&["workloadStates", "A", "web", "1"]);
+        let shown = shown.unwrap().as_map_mut().unwrap();
+        shown.insert("state", Node::text("AgentDisconnected"));
+        shown.insert("subState", Node::text("AgentDisconnected"));
+        let lost = Node::map([
+            ("at", Node::Number(120_000)),
+            ("agent", Node::text("A")),
+            ("state", Node::text("AgentDisconnected")),
+        ]);
+        let map = cluster.as_map_mut().unwrap();
+        map.insert(events::HISTORY, Node::List(vec![lost]));
+        let text = described("web", vec![Step::State(cluster)]).unwrap();
+        let expected = "  state: AgentDisconnected\n  since: 1970-01-01T00:02:00Z\n";
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]

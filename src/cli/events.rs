@@ -3,7 +3,7 @@
 //! Thread: `main`. Takes: events. Gives: one document each, at once.
 
 use super::args::{EventsArguments, Format, Until};
-use super::error::{CliError, ExitCode, Result, shown};
+use super::error::{CliError, ExitCode, Result, meant_or, shown, unknown};
 use super::get::check_masks;
 use super::output::{self, Output, Table, TooWide, event_text, one_line};
 use super::rows::{entries, text};
@@ -88,6 +88,18 @@ fn millis_of_change(change: &Node) -> u64 {
     at.unwrap_or_default()
 }
 
+/// Warns of names that no kept change has: they are probably typing errors.
+fn warn_of_unknown_names(names: &[String], history: &[Node], output: &mut Output) {
+    let mut known = Vec::new();
+    for change in history {
+        known.extend([text(change, &["workload"]), text(change, &["agent"])]);
+    }
+    for name in unknown(names, known.iter().copied()) {
+        let text = format!("no change of '{name}' is kept");
+        output.warn_with_hint(text, &meant_or(name, known.iter().copied(), ""));
+    }
+}
+
 /// Prints the last changes of states that the server keeps.
 // [impl->swdd~cli-shows-last-changes~1]
 pub(crate) fn past(
@@ -110,6 +122,7 @@ pub(crate) fn past(
             "without '--since', 'ank get events' prints changes as they happen",
         ));
     };
+    warn_of_unknown_names(names, history, output);
     let mut documents = Vec::new();
     let mut rows = Vec::new();
     for change in past_changes(history, since, names) {
@@ -228,7 +241,7 @@ mod tests {
     use crate::args::Format;
     use crate::error::CliError;
     use crate::settings::Waiting;
-    use crate::tests::{Step, play};
+    use crate::tests::{Played, Step, play};
     use std::time::{Duration, UNIX_EPOCH};
 
     fn at() -> SystemTime {
@@ -479,6 +492,11 @@ completeState:
         format: Option<Format>,
         state: Node,
     ) -> Result<String, CliError> {
+        let played = played_past(since, names, format, state);
+        played.result.map(|()| played.out)
+    }
+
+    fn played_past(since: u64, names: &[&str], format: Option<Format>, state: Node) -> Played<()> {
         let arguments = EventsArguments {
             output: format,
             since: None,
@@ -489,10 +507,9 @@ completeState:
             masks: names.iter().map(ToString::to_string).collect(),
         };
         let since = UNIX_EPOCH + Duration::from_secs(since);
-        let played = play(None, [Step::State(state)], |server, output| {
+        play(None, [Step::State(state)], |server, output| {
             past(&arguments, since, server, output)
-        });
-        played.result.map(|()| played.out)
+        })
     }
 
     // [utest->swdd~cli-shows-last-changes~1]
@@ -516,6 +533,16 @@ TIME                   AGENT   WORKLOAD NAME   STATE                ADDITIONAL I
         assert_eq!(found[1]["info"], "Exit code: '1'");
         let of_agent = printed_past(0, &["A"], None, history()).unwrap();
         assert_eq!(of_agent.lines().count(), 5, "{of_agent}");
+    }
+
+    #[test]
+    fn name_without_kept_changes_leads_to_a_warning() {
+        let played = played_past(0, &["web", "wbe", "other"], None, history());
+        let expected = "warn: no change of 'wbe' is kept\nhint: did you mean 'web'?\n\
+                        warn: no change of 'other' is kept\n";
+        assert_eq!(played.err, expected);
+        // All changes of this one are older.
+        assert_eq!(played_past(9, &["web"], None, history()).err, "");
     }
 
     #[test]

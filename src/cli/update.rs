@@ -307,6 +307,11 @@ impl Context<'_> {
         self.link.complete_state(&masks)
     }
 
+    /// Warns that the workloads of a wait will start when their agents connect.
+    pub(crate) fn warn_of_absent_agents(&mut self, state: &WaitState) {
+        self.warn_of_absent(&state.absent_agents(), &state.connected);
+    }
+
     /// Warns that workloads wait for agents which are not connected.
     fn warn_of_absent(&mut self, absent: &BTreeMap<&str, Vec<&str>>, connected: &BTreeSet<Name>) {
         for (agent, workloads) in absent {
@@ -328,7 +333,7 @@ impl Context<'_> {
         reached: bool,
         late_hint: &str,
     ) -> ExitCode {
-        self.warn_of_absent(&state.absent_agents(), &state.connected);
+        self.warn_of_absent_agents(state);
         let missed = self.warn_of_missed(state, reached);
         let mut code = ExitCode::Success;
         if !reached {

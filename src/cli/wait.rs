@@ -32,6 +32,9 @@ pub(crate) fn print(arguments: &WaitArguments, context: &mut Context<'_>) -> Res
     let reasons = Reasons::new(&state);
     let mut instances: Vec<InstanceName> = reasons.rows.keys().cloned().collect();
     instances.retain(|instance| names.iter().any(|name| **name == *instance.workload));
+    if *awaited == Awaited::Gone && instances.is_empty() {
+        return report_success(names, "gone", context);
+    }
     // Then, wait for them.
     let mut waiting = match awaited {
         Awaited::Gone => WaitState::of_present(&[], &instances, &state, AbsentAgents::Awaited),
@@ -67,10 +70,9 @@ pub(crate) fn print(arguments: &WaitArguments, context: &mut Context<'_>) -> Res
             Awaited::Succeeded => "done",
             Awaited::Gone => "gone",
         };
-        let names = names.join("', '");
-        context.output.status(&format!("'{names}': {what}."))?;
-        return Ok(ExitCode::Success);
+        return report_success(names, what, context);
     }
+    context.warn_of_absent_agents(&waiting);
     for name in &left {
         for row in described(name, reasons) {
             context.output.warn(format_args!("'{name}' is {row}"));
@@ -89,6 +91,12 @@ pub(crate) fn print(arguments: &WaitArguments, context: &mut Context<'_>) -> Res
         "'ank get workloads -w' follows them",
     );
     Ok(ExitCode::GaveUp)
+}
+
+fn report_success(names: &[String], what: &str, context: &mut Context<'_>) -> Result<ExitCode> {
+    let names = names.join("', '");
+    context.output.status(&format!("'{names}': {what}."))?;
+    Ok(ExitCode::Success)
 }
 
 /// The `names` of workloads that are not in the awaited state.
@@ -229,6 +237,7 @@ mod tests {
     fn wait_for_the_end_of_an_unknown_workload_is_over_at_once() {
         let played = waited(Awaited::Gone, "other", false, vec![cluster(Phase::Running)]);
         assert_eq!(played.result.unwrap(), ExitCode::Success);
+        assert_eq!(played.out, "'other': gone.\n");
         let played = waited(
             Awaited::Running,
             "wbe",
@@ -249,6 +258,18 @@ mod tests {
         let played = waited(Awaited::Running, "web", false, steps);
         assert_eq!(played.result.unwrap(), ExitCode::GaveUp);
         let expected = "warn: 'web' is Pending(Starting)\nerror: gave up waiting after '5s'\n";
+        assert!(played.err.contains(expected), "{}", played.err);
+    }
+
+    #[test]
+    fn wait_for_an_absent_agent_names_it_when_it_is_given_up() {
+        let steps = vec![
+            Step::State(state(&["A"], &[("web", "1", "B", Phase::PendingInitial)])),
+            Step::Silence(Duration::from_secs(9)),
+        ];
+        let played = waited(Awaited::Running, "web", false, steps);
+        assert_eq!(played.result.unwrap(), ExitCode::GaveUp);
+        let expected = "warn: agent 'B' is not connected; when it connects, it starts 'web'\n";
         assert!(played.err.contains(expected), "{}", played.err);
     }
 

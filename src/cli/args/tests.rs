@@ -667,6 +667,22 @@ fn words_of_other_tools_lead_to_the_command_for_it() {
             "ank get workloads -s https://a:1",
             "for the server write '--server-url <URL>'",
         ),
+        (
+            "ank logs -s https://a:1 web",
+            "expected a time; for the server write '--server-url <URL>'",
+        ),
+        (
+            "ank get workloads -l a=b",
+            "tip: name the workloads; only 'ank logs -l ",
+        ),
+        (
+            "ank top --selector a=b",
+            "tip: name the workloads; only 'ank logs -l ",
+        ),
+        (
+            "ank get workloads -A",
+            "tip: leave it out: a cluster has no namespaces",
+        ),
     ] {
         let error = Arguments::read(words.split(' ')).unwrap_err().to_string();
         assert!(error.contains(tip), "{words}: {error}");
