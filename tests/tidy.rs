@@ -180,7 +180,7 @@ impl Unplain {
 const UNPLAIN_LEFT: [Unplain; 11] = [
     Unplain::left("agent", 0, 0, 0),
     Unplain::left("bin", 0, 0, 0),
-    Unplain::left("cli", 0, 0, 72),
+    Unplain::left("cli", 0, 0, 0),
     Unplain::left("fakes", 0, 0, 0),
     Unplain::left("model", 0, 0, 0),
     Unplain::left("platform", 0, 0, 0),
@@ -188,7 +188,7 @@ const UNPLAIN_LEFT: [Unplain; 11] = [
     Unplain::left("server", 0, 0, 0),
     Unplain::left("simulation", 0, 0, 0),
     Unplain::left("tests", 0, 1, 0),
-    Unplain::left("wire", 0, 0, 8),
+    Unplain::left("wire", 0, 0, 0),
 ];
 
 /// One source file: its path from the top of the repository, its text, and its text without the

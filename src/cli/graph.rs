@@ -638,7 +638,7 @@ storage                           A       Running(Ok)
     }
 
     #[test]
-    fn timings_show_when_each_was_ready_and_mark_the_chain_that_was_last() {
+    fn timings_show_ready_times_and_mark_the_last_chain() {
         let mut state = blame::tests::chain();
         for part in ["db", "disk", "late", "lone", "setup", "web"] {
             let place = state
@@ -671,7 +671,7 @@ web                               A       @5.050 +2.050 *   does not exist
     }
 
     #[test]
-    fn the_graph_of_a_mode_has_what_would_run_there_and_what_that_needs_from_outside() {
+    fn graph_of_a_mode_has_its_workloads_and_their_dependencies() {
         let mut cluster = cluster();
         for (name, tag) in [
             ("storage", "drive"),

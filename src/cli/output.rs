@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_others_cannot_act_on_the_terminal_whatever_prints_them() {
+    fn texts_of_others_never_act_on_the_terminal() {
         let hostile = "\x1b]0;x\x07\u{9b}2J\u{202e}\r";
         let (out, err) = (Written::default(), Written::default());
         let mut output = Output::to(out.clone(), err.clone(), Some(|| (80, 24)));

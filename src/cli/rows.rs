@@ -559,7 +559,7 @@ mod tests {
     use crate::tests::state;
 
     #[test]
-    fn the_runtime_belongs_to_name_and_agent_and_the_effective_state_comes_first() {
+    fn runtime_is_by_name_and_agent_from_the_effective_state_first() {
         let workload = |agent: &str, runtime: &str| {
             Node::map([(
                 "w",
@@ -688,7 +688,7 @@ mod tests {
     }
 
     #[test]
-    fn states_are_written_with_their_sub_state_unless_they_have_none() {
+    fn states_are_written_with_their_sub_state_if_any() {
         for (name, sub_state, expected) in [
             ("Running", "Ok", "Running(Ok)"),
             ("Pending", "WaitingToStart", "Pending(WaitingToStart)"),

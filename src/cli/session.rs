@@ -743,7 +743,7 @@ mod tests {
 
     /// A server with much to do does not take it for long.
     #[test]
-    fn who_has_only_read_sends_no_goodbye_and_does_not_wait_for_its_end() {
+    fn reader_sends_no_goodbye_and_does_not_wait_for_its_end() {
         use ankaios_platform::watchdog::WatchedThreads;
         use ankaios_wire::peer::PeerEvent;
         use ankaios_wire::server_endpoint::{EndpointOptions, ServerEndpoint};

@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn command_line_beats_file_and_the_default_table_beats_the_top_level() {
+    fn command_line_beats_file_and_default_table_beats_top_level() {
         let file = "version = 'v1'\nserver_url = 'http://top:1'\nresponse_timeout = 7\ninsecure = true\nmax_message_size = 5000000\n[default]\nserver_url = 'http://table:2'\nno_wait = true\n";
         let (settings, warnings) = load(file, &[]);
         let settings = settings.unwrap();
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_replaces_the_default_table_and_options_replace_both() {
+    fn context_replaces_default_table_and_options_replace_both() {
         let file = "version = 'v1'\nresponse_timeout = 7\n[default]\nserver_url = 'http://table:2'\nquiet = true\n\
                     [contexts.car]\nserver_url = 'http://car:3'\nno_wait = true\n[contexts.lab]\ninsecur = true\n";
         let (settings, warnings) = load(file, &["-k", "--context", "car"]);

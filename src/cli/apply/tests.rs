@@ -86,7 +86,7 @@ fn manifests_are_merged_into_one_update_with_sorted_masks() {
 }
 
 #[test]
-fn the_agent_option_wins_everywhere_and_is_needed_where_the_key_is_missing() {
+fn agent_option_wins_and_is_needed_without_the_key() {
     let homeless = "apiVersion: v1\nworkloads:\n  w: {runtime: podman, runtimeConfig: x}\n";
     let unscheduled =
         "apiVersion: v1\nworkloads:\n  u: {agent: '', runtime: podman, runtimeConfig: x}\n";
@@ -146,7 +146,7 @@ fn manifests_without_objects_are_nothing_to_update() {
 }
 
 #[test]
-fn the_deprecated_version_is_taken_as_the_current_one_with_a_warning() {
+fn deprecated_version_is_read_as_current_with_a_warning() {
     let text = "apiVersion: v0.1\nworkloads:\n  w:\n    agent: A\n    runtime: 1.10\n    runtimeConfig: x\n    \
                 tags: [{key: a, value: b}]\n    controlInterfaceAccess:\n      allowRules:\n      \
                 - {type: StateRule, operation: Read, filterMask: [a]}\n";
@@ -299,7 +299,7 @@ fn unknown_keys_are_warned_about_with_the_file() {
 }
 
 #[test]
-fn a_misspelt_key_is_named_also_when_the_manifest_is_refused_for_it() {
+fn misspelt_key_that_refuses_the_manifest_is_named() {
     let text =
         "apiVersion: v1\nworkloads:\n  w:\n    agent: A\n    runtime: r\n    runtimeConfg: c\n";
     let (result, _, err) = merged(&[text], None, false);
@@ -369,7 +369,7 @@ fn files_are_read_in_order_and_the_first_missing_one_is_named() {
 }
 
 #[test]
-fn a_misspelt_key_of_a_lifecycle_block_is_refused_with_line_and_suggestion() {
+fn misspelt_lifecycle_key_is_refused_with_line_and_suggestion() {
     let manifest = |configs: &str, key: &str| {
         format!(
             "apiVersion: v1\nworkloads:\n  db:\n    agent: A\n    runtime: podman\n    {configs}runtimeConfig: |\n      \
@@ -427,7 +427,7 @@ fn restart_with_without_a_dependency_is_refused_with_its_place() {
 }
 
 #[test]
-fn a_mount_point_that_adds_options_to_its_mount_is_refused_with_its_place() {
+fn mount_point_with_options_is_refused_with_its_place() {
     for version in ["v1", "v0.1"] {
         let text = format!(
             "apiVersion: {version}\nworkloads:\n  w:\n    agent: A\n    runtime: podman\n    runtimeConfig: 'image: x'\n    \
@@ -446,7 +446,7 @@ fn a_mount_point_that_adds_options_to_its_mount_is_refused_with_its_place() {
 }
 
 #[test]
-fn what_an_engine_would_ignore_or_refuse_is_warned_about_with_its_place() {
+fn config_that_engines_ignore_or_refuse_is_warned_of() {
     let with = |config: &str| {
         let lines: String = config
             .lines()
@@ -559,7 +559,7 @@ fn so_many_warnings_are_shown_and_the_rest_is_counted() {
 }
 
 #[test]
-fn a_block_beside_the_runtime_configuration_is_refused_with_its_place() {
+fn lifecycle_block_beside_runtime_config_is_refused() {
     for (version, key) in [
         ("v1", "lifecycle"),
         ("v1", "lifecyle"),

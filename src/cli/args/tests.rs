@@ -413,7 +413,7 @@ fn missing_commands_show_help_on_standard_error() {
 }
 
 #[test]
-fn short_s_is_the_server_before_the_command_and_the_state_after_get_workload() {
+fn short_s_is_server_before_and_state_after_the_command() {
     let url = |words: &str| read(words).unwrap().server_url;
     assert_eq!(
         url("-s http://a get workload -s running"),

@@ -183,7 +183,7 @@ pub(crate) fn chain() -> Node {
 
 // [utest->swdd~cli-shows-start-times~1]
 #[test]
-fn an_instance_waited_for_the_dependency_that_was_met_last_while_it_waited() {
+fn instance_waited_for_the_dependency_that_was_met_last() {
     let starts = Starts::of(&chain()).unwrap();
     let waited_for = |name| starts.by_workload()[name].waited_for.as_str();
     assert_eq!(
@@ -226,7 +226,7 @@ fn durations_are_missing_where_a_moment_is() {
 }
 
 #[test]
-fn a_job_that_ended_before_it_was_reported_to_run_took_until_its_end() {
+fn job_that_was_never_seen_to_run_took_until_its_end() {
     let starts = Starts::of(&state(&[
         ("job", [Some(0), None, Some(10), None, None, Some(250)]),
         ("earlier", [Some(0), None, None, None, None, Some(250)]),

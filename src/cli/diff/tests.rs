@@ -184,7 +184,7 @@ fn a_server_that_does_not_respond_with_a_state_is_an_error() {
 }
 
 #[test]
-fn long_texts_are_compared_line_by_line_also_with_blanks_at_the_end_of_lines() {
+fn long_texts_with_blanks_at_line_ends_are_compared_by_line() {
     let config = |changed: &str| {
         let lines: Vec<String> = (0..20).map(|number| format!("line {number} ")).collect();
         let text = lines.join("\\n").replace("line 15", changed);
@@ -274,7 +274,7 @@ fn lines_of(old: &str, new: &str) -> Vec<String> {
 }
 
 #[test]
-fn hunks_have_three_lines_around_them_and_are_joined_when_they_touch() {
+fn hunks_have_three_lines_of_context_and_join_when_they_touch() {
     let places = |old: &str, new: &str| {
         let lines = lines_of(old, new).into_iter();
         lines
@@ -322,7 +322,7 @@ fn as_many_lines_as_possible_are_in_both() {
 }
 
 #[test]
-fn the_new_text_follows_from_the_old_one_and_the_lines_whatever_they_are() {
+fn new_text_follows_from_the_old_one_and_any_lines() {
     let mut random = fastrand::Rng::with_seed(7);
     let mut text =
         |length: usize| -> String { (0..length).map(|_| random.char('a'..='d')).collect() };
@@ -377,7 +377,7 @@ fn texts_without_a_line_in_common_take_a_bounded_time() {
 }
 
 #[test]
-fn who_will_keep_the_update_waiting_is_warned_of_unless_it_ends_anyway() {
+fn dependents_that_delay_the_update_are_warned_of() {
     let old = desired(
         "  workloads:\n    storage: {agent: A, runtime: podman, runtimeConfig: a}\n    web: {agent: A, runtime: podman, runtimeConfig: a}\n",
     );
@@ -457,7 +457,7 @@ fn who_will_keep_the_update_waiting_is_warned_of_unless_it_ends_anyway() {
 }
 
 #[test]
-fn a_switch_of_the_mode_is_said_in_words_and_a_kept_mode_is_no_difference() {
+fn mode_switch_is_said_in_words_and_kept_mode_is_no_change() {
     let there = || {
         let modes = Node::map([
             ("configItem", Node::text("mode")),

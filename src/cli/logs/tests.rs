@@ -77,7 +77,7 @@ fn lines_of_one_workload_are_printed_as_they_are() {
 }
 
 #[test]
-fn lines_of_several_instances_begin_with_the_name_of_the_workload() {
+fn lines_of_several_instances_begin_with_the_workload_name() {
     let steps = |prefixed: &str| {
         let instances = vec![instance("db.2.B"), instance("web.1.A")];
         let ends = [
@@ -354,7 +354,7 @@ fn what_a_log_waits_for_is_said_after_some_time_once() {
 }
 
 #[test]
-fn a_reason_in_place_of_lines_is_an_error_text_and_leads_to_exit_code_1() {
+fn reason_in_place_of_lines_is_an_error_with_exit_code_1() {
     let reason = log_entries::no_log(instance("w.1.A"), "its start failed");
     let of_no_interest = log_entries::no_log(instance("other.1.A"), "nobody asked");
     let steps = vec![

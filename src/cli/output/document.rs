@@ -449,7 +449,7 @@ effectiveState:
     }
 
     #[test]
-    fn characters_that_act_on_a_terminal_are_escaped_and_read_back_as_they_were() {
+    fn terminal_characters_are_escaped_and_read_back() {
         let all = (0..0x3000)
             .chain(0xfe00..=0xffff)
             .filter_map(char::from_u32);

@@ -679,7 +679,7 @@ web             B                   Removed           Exit code: '137'
     }
 
     #[test]
-    fn a_last_column_that_is_too_wide_is_wrapped_shortened_or_left_out() {
+    fn wide_last_column_is_wrapped_shortened_or_left_out() {
         let info = "0123456789abcdef XYZ";
         for (columns, too_wide, expected) in [
             (

@@ -167,7 +167,7 @@ fn narrow_terminal_keeps_cpu_and_memory() {
 }
 
 #[test]
-fn workloads_of_an_agent_that_is_not_connected_were_left_out_without_a_word() {
+fn workloads_of_a_disconnected_agent_are_named() {
     for (words, warning) in [("gone", AWAY), ("-a agent_C", AWAY), ("-a agent_A", "")] {
         let (out, err) = shown(words, two());
         assert_eq!(
@@ -243,7 +243,7 @@ fn filters_and_keys_choose_rows_and_their_order() {
 }
 
 #[test]
-fn a_counter_that_went_back_or_a_sample_that_is_missing_gives_no_share() {
+fn decreased_counter_or_missing_sample_gives_no_share() {
     let at = |usec, cpu_usec| {
         let mut usage = sample(usec);
         usage

@@ -115,7 +115,7 @@ fn a_refused_update_is_an_error_with_the_text_of_the_server() {
 }
 
 #[test]
-fn failed_workloads_are_reported_and_an_error_only_with_the_option() {
+fn failed_workloads_are_an_error_only_with_the_option() {
     let failed = || {
         let end = vec![Step::Broadcast(vec![reported(
             "w.1.A",
@@ -243,7 +243,7 @@ fn with_dependent(
 }
 
 #[test]
-fn who_keeps_an_update_waiting_is_said_after_five_seconds_once_and_what_to_do() {
+fn dependents_that_delay_an_update_are_named_once_after_5_s() {
     let waits = || {
         Step::Broadcast(vec![reported(
             "storage.1.A",
@@ -512,7 +512,7 @@ fn deleting_configs_reports_which_existed() {
 }
 
 #[test]
-fn a_state_that_cannot_be_read_does_not_prevent_the_deletion_of_configs() {
+fn unreadable_state_does_not_prevent_deletion_of_configs() {
     let steps = vec![Step::NoState("too large"), Step::Accept(accepted(&[], &[]))];
     let ran = run(steps, Waiting::default(), |context| {
         context.delete_configs(&["a".to_owned()])
@@ -531,7 +531,7 @@ fn configs_are_not_deleted_after_ctrl_c() {
 }
 
 #[test]
-fn names_that_lead_to_parts_of_others_are_refused_before_anything_is_sent() {
+fn names_of_parts_of_others_are_refused_before_sending() {
     for name in ["a.b", "a.b.c", "", "a b", "*"] {
         let ran = run(vec![], Waiting::default(), |context| {
             context.delete_configs(&["a".into(), name.into()])
@@ -646,7 +646,7 @@ fn missing_agent_is_waited_for_within_the_limit() {
 }
 
 #[test]
-fn workloads_without_an_agent_are_not_waited_for_within_the_limit() {
+fn workloads_without_agent_are_not_awaited_within_the_limit() {
     let now = state(&["A"], &[("w", "1", "", Phase::NotScheduled)]);
     let steps = vec![
         Step::State(Node::empty()),
@@ -709,7 +709,7 @@ fn the_update_holds_one_workload_and_names_it() {
 }
 
 #[test]
-fn a_name_with_a_dot_would_replace_part_of_another_workload_and_is_refused() {
+fn name_with_a_dot_is_refused() {
     for name in ["web.agent", "a b", "", "ä"] {
         let error = run_workload(&named(name)).unwrap_err().to_string();
         assert!(
@@ -720,7 +720,7 @@ fn a_name_with_a_dot_would_replace_part_of_another_workload_and_is_refused() {
 }
 
 #[test]
-fn a_restart_is_sent_without_a_state_and_waits_for_ends_and_starts() {
+fn restart_is_sent_without_state_and_awaits_ends_and_starts() {
     let running = || {
         state(
             &["A"],
@@ -795,7 +795,7 @@ fn what_a_restart_may_not_bring_back_is_said_before() {
 }
 
 #[test]
-fn the_refusal_of_a_restart_or_rollback_is_said_without_covers_and_with_what_to_do() {
+fn refused_restart_or_rollback_is_one_error_with_a_hint() {
     let refused = |text: &str| {
         let error = super::refused(text.into(), "'ank get workloads' shows what runs");
         (error.to_string(), error.hint())
@@ -822,7 +822,7 @@ fn the_refusal_of_a_restart_or_rollback_is_said_without_covers_and_with_what_to_
 }
 
 #[test]
-fn the_end_of_the_connection_may_mean_that_the_server_cannot_restart() {
+fn end_of_connection_can_mean_a_server_without_restarts() {
     let waiting = Waiting {
         no_wait: true,
         ..Waiting::default()
@@ -858,7 +858,7 @@ fn an_unknown_workload_is_not_restarted() {
 }
 
 #[test]
-fn a_server_that_cannot_restart_is_named_when_an_update_replaces_something() {
+fn server_without_restarts_is_named_when_an_update_replaces() {
     let waiting = || Waiting {
         no_wait: true,
         ..Waiting::default()

@@ -109,8 +109,7 @@ fn frames_pass_however_they_are_cut() {
 }
 
 #[test]
-fn a_first_message_that_is_no_hello_and_one_that_is_too_large_end_the_connection_before_they_come()
-{
+fn wrong_or_large_first_message_ends_the_connection_early() {
     let intake = capacity();
     let mut peer = Peer::new(&intake);
     let first = FIRST_MESSAGE_MAX + 1;
@@ -152,7 +151,7 @@ fn what_comes_right_behind_a_hello_waits_until_that_is_accepted() {
 }
 
 #[test]
-fn a_connection_without_an_accepted_hello_ends_whatever_it_sends() {
+fn connection_without_accepted_hello_ends_in_any_case() {
     let (silent, greeted) = (Peer::new(&capacity()), Peer::greeted(&capacity()));
     for (peer, expected) in [(silent, Err(Refused::NoHello)), (greeted, Ok(()))] {
         assert_eq!(
@@ -168,7 +167,7 @@ fn a_connection_without_an_accepted_hello_ends_whatever_it_sends() {
 }
 
 #[test]
-fn a_connection_whose_streams_have_ended_is_served_no_more_and_may_stay() {
+fn connection_whose_streams_ended_is_unserved_and_stays() {
     let peer = Peer::greeted(&capacity());
     peer.in_flight.hello_accepted();
     peer.in_flight.stream_ended();
@@ -180,7 +179,7 @@ fn a_connection_whose_streams_have_ended_is_served_no_more_and_may_stay() {
 }
 
 #[test]
-fn large_messages_of_all_connections_come_one_after_the_other_and_small_ones_pass() {
+fn large_messages_come_one_by_one_and_small_ones_pass() {
     let intake = capacity();
     let (mut first, mut second, mut third) = (
         Peer::greeted(&intake),
@@ -210,7 +209,7 @@ fn large_messages_of_all_connections_come_one_after_the_other_and_small_ones_pas
 }
 
 #[test]
-fn the_next_large_message_of_a_connection_waits_until_its_reader_has_taken_the_one_before() {
+fn next_large_message_waits_until_the_reader_took_the_last() {
     let mut peer = Peer::greeted(&capacity());
     let bytes = frames(1, SMALL_MESSAGE + 1);
     assert!(peer.passes(&bytes));
@@ -238,7 +237,7 @@ fn two_streams_of_a_connection_cannot_wait_for_each_other() {
 }
 
 #[test]
-fn who_takes_room_and_does_not_send_loses_the_connection_when_others_wait() {
+fn connection_that_holds_a_permit_and_is_silent_ends() {
     let intake = capacity();
     let (mut slow, mut waits) = (Peer::greeted(&intake), Peer::greeted(&intake));
     assert!(slow.passes(&frame(DATA, 0, 1, &message(LARGE)[..1000])));
@@ -283,7 +282,7 @@ fn first_stream_of_a_connection_does_not_wait() {
 
 /// Each costs a thread and a call, however soon it is reset.
 #[test]
-fn streams_of_a_connection_that_are_reset_at_once_begin_one_after_the_other() {
+fn streams_that_are_reset_at_once_begin_one_by_one() {
     let room = capacity();
     let mut peer = Peer::greeted(&room);
     let begun_and_reset = |stream| {
@@ -502,7 +501,7 @@ fn a_message_in_frames_of_one_byte_ends_the_connection() {
 }
 
 #[test]
-fn streams_without_an_end_are_forgotten_unless_a_message_is_on_its_way() {
+fn endless_streams_are_forgotten_unless_a_message_is_coming() {
     let mut peer = Peer::greeted(&capacity());
     for stream in 1..1000 {
         assert!(peer.passes(&frames(stream, 10)));

@@ -14,7 +14,7 @@ fn workload(further: &str) -> String {
 }
 
 #[test]
-fn what_a_server_or_an_agent_refuses_is_an_error_and_all_of_it_is_named() {
+fn all_errors_of_server_and_agent_are_named() {
     let (good, long) = (workload(""), "w".repeat(64));
     let text = format!(
         "workloads: {{ a: {}, b: {}, {long}: {good}, noimage: {{ runtime: podman, agent: A, runtimeConfig: 'imag: x' }} }}",

@@ -83,7 +83,7 @@ fn what_ended_does_not_go_on_and_what_has_no_time_has_no_bar() {
 }
 
 #[test]
-fn bars_are_in_the_order_of_acceptance_and_linked_to_what_they_waited_for() {
+fn bars_are_in_order_and_linked_to_their_dependencies() {
     let svg = drawn(&chain());
     let names = ["disk", "setup", "lone", "db", "web", "late"];
     let places: Vec<usize> = names

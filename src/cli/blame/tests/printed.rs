@@ -20,7 +20,7 @@ fn printed(names: &[&str], format: Format, state: Node) -> Result<String, String
 }
 
 #[test]
-fn the_table_has_the_longest_start_first_and_unknown_times_empty() {
+fn table_has_longest_start_first_and_unknown_times_empty() {
     let mut state = chain();
     let place = state
         .at_mut(&["timings", "instances", "A", "db", "1"])

@@ -69,7 +69,7 @@ fn left(
 
 // [utest->swdd~cli-switches-no-mode-by-accident~1]
 #[test]
-fn another_mode_is_refused_by_each_mask_that_writes_the_item_and_by_no_other() {
+fn other_mode_is_refused_by_masks_that_write_the_item_alone() {
     for (masks, refused) in [
         (&[ITEM][..], true),
         (&["desiredState.configs"], true),
@@ -92,7 +92,7 @@ fn another_mode_is_refused_by_each_mask_that_writes_the_item_and_by_no_other() {
 }
 
 #[test]
-fn the_item_is_left_out_when_it_is_the_same_or_kept_with_masks_for_all_else() {
+fn same_or_kept_item_is_left_out_with_masks_for_all_else() {
     let without = with_configs(&[("port", "81")]);
     for (masks, narrowed) in [
         (&[ITEM][..], &[][..]),
@@ -150,7 +150,7 @@ fn the_item_is_left_out_when_it_is_the_same_or_kept_with_masks_for_all_else() {
 }
 
 #[test]
-fn the_item_may_be_created_and_deleted_and_is_an_ordinary_one_without_modes() {
+fn item_can_be_created_deleted_and_is_ordinary_without_modes() {
     for (mode, server) in [
         ("park", server(None)),
         ("", server(Some("drive"))),
@@ -164,7 +164,7 @@ fn the_item_may_be_created_and_deleted_and_is_an_ordinary_one_without_modes() {
 }
 
 #[test]
-fn a_refused_switch_names_both_modes_and_the_options_and_nothing_is_sent() {
+fn refused_switch_names_modes_and_options_and_sends_nothing() {
     let update = CliUpdate {
         new_state: with_configs(&[("mode", "park")]),
         masks: vec![ITEM.to_owned()],
@@ -213,7 +213,7 @@ fn applied(name: &str, text: &str, delete: bool, mode: ModeChange) -> CliUpdate 
 }
 
 #[test]
-fn manifests_without_configs_deletions_and_intended_switches_are_not_looked_at() {
+fn intended_switches_and_updates_without_the_item_are_unchecked() {
     let keep = || ModeChange {
         keep_mode: true,
         ..ModeChange::default()

@@ -307,7 +307,7 @@ fn open_update_is_followed_to_its_end() {
 }
 
 #[test]
-fn repeated_rollback_option_judges_by_health_and_cannot_roll_back() {
+fn repeated_rollback_evaluates_health_and_cannot_roll_back() {
     let update = || CliUpdate {
         rollback: true,
         ..CliUpdate::default()

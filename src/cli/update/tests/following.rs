@@ -250,7 +250,7 @@ fn rolled_back_update_ends_when_the_old_workloads_run() {
 }
 
 #[test]
-fn rolled_back_update_whose_old_workloads_do_not_run_ends_with_7() {
+fn rollback_whose_old_workloads_do_not_run_ends_with_7() {
     let too_long = Step::Silence(Duration::from_secs(121));
     let gone = Step::Broadcast(vec![reported("web.1.A", Phase::AgentDisconnected, "")]);
     for (step, why) in [
@@ -286,7 +286,7 @@ fn rolled_back_update_whose_old_workloads_do_not_run_ends_with_7() {
 }
 
 #[test]
-fn rolled_back_update_with_a_failed_dependent_ends_at_once_with_7() {
+fn rolled_back_update_with_failed_dependent_ends_with_7() {
     let mut before = state(
         &["A"],
         &[
@@ -588,7 +588,7 @@ fn with_rollback_the_server_judges_what_it_guards() {
 }
 
 #[test]
-fn force_lets_the_server_forget_what_it_has_undone_of_the_same_names() {
+fn force_makes_the_server_forget_rollbacks_of_the_same_names() {
     let undone = |part: &'static str, name: &str| {
         Node::map([
             ("phase", Node::text("UNDONE")),

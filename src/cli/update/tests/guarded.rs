@@ -78,7 +78,7 @@ ID   PHASE      ACCEPTED               WORKLOADS            INFO                
 }
 
 #[test]
-fn updates_that_a_restart_of_the_server_forgets_are_shown_with_a_warning() {
+fn updates_lost_by_a_server_restart_are_shown_with_a_warning() {
     let played = printed(vec![known(&[(
         "1",
         texts(&[("phase", "GOOD"), ("keptIn", "MEMORY")]),
@@ -218,7 +218,7 @@ fn a_rollback_names_what_it_sets_back_and_is_one_request() {
 }
 
 #[test]
-fn the_rollback_of_what_was_only_staged_says_that_nothing_had_to_be_done() {
+fn rollback_of_a_staged_update_says_that_nothing_was_done() {
     let known = || known(&[("1", update("STAGING"))]);
     let played = play(
         None,
@@ -263,8 +263,7 @@ fn what_the_server_refuses_is_an_error() {
 /// After a list whose newest update was rolled back or withdrawn, `ank rollback` means that one,
 /// not the one before it.
 #[test]
-fn without_a_number_it_is_the_newest_open_update_or_the_newest_in_force_unless_a_newer_one_has_gone()
- {
+fn rollback_without_number_takes_newest_open_or_active_update() {
     let undone = |id: u64| {
         Err(format!(
             "the newest update, {id}, was rolled back: what was there before it is in force"

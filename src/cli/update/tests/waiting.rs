@@ -78,7 +78,7 @@ fn an_instance_in_both_lists_must_go_and_come_back() {
 
 /// It was set back without waiting, and applied again before it had ended.
 #[test]
-fn the_late_states_of_an_older_instance_ended_the_wait_for_the_new_one() {
+fn late_states_of_an_older_instance_do_not_end_the_wait() {
     let begin = |earlier: &[Phase]| {
         let complete = state(&["A"], &[("w", "1", "A", Phase::Running)]);
         let mut accepted = accepted(&["w.1.A"], &[]);
@@ -111,7 +111,7 @@ fn the_late_states_of_an_older_instance_ended_the_wait_for_the_new_one() {
 }
 
 #[test]
-fn no_end_is_awaited_of_what_had_only_waited_to_start_or_to_stop() {
+fn end_of_a_waiting_workload_is_not_awaited() {
     for (before, ends) in [
         (Phase::PendingInitial, false),
         (Phase::PendingWaitingToStart, false),
@@ -133,7 +133,7 @@ fn no_end_is_awaited_of_what_had_only_waited_to_start_or_to_stop() {
 }
 
 #[test]
-fn instances_of_agents_that_are_not_connected_are_not_waited_for() {
+fn instances_of_disconnected_agents_are_not_awaited() {
     assert!(wait_state(&["w.1.B"], &["v.1.B"], &["A"]).is_settled());
     assert!(wait_state(&["w.1."], &["v.1."], &[]).is_settled());
     let mut state = wait_state(&["w.1.A", "v.1.B"], &[], &["A"]);
@@ -194,7 +194,7 @@ fn frames_show_a_spinner_while_an_instance_is_outstanding() {
 }
 
 #[test]
-fn what_a_narrow_table_cuts_about_what_is_outstanding_stands_below_it() {
+fn outstanding_texts_that_a_narrow_table_cuts_are_below_it() {
     let mut state = wait_state(&["db.1.A", "web.1.A"], &[], &["A"]);
     let info = "Retry 3: Error: no space left on device, and nothing helps";
     state.on_states(&[
@@ -382,8 +382,7 @@ fn a_workload_that_must_not_stop_yet_shows_what_still_needs_it() {
 }
 
 #[test]
-fn what_keeps_a_workload_from_stopping_is_named_together_and_a_guarded_update_leaves_only_that_to_restart()
- {
+fn dependents_that_delay_a_stop_are_named_together() {
     let mut now = state(
         &["A"],
         &["a", "b", "c", "d", "db"].map(|name| (name, "1", "A", Phase::Running)),
@@ -414,7 +413,7 @@ fn what_keeps_a_workload_from_stopping_is_named_together_and_a_guarded_update_le
 }
 
 #[test]
-fn a_dependency_that_the_update_took_away_is_not_waited_for_any_more() {
+fn dependency_that_the_update_removed_is_not_awaited() {
     let mut now = state(&["A"], &[("web", "1", "A", Phase::PendingWaitingToStart)]);
     let mut before = now.clone();
     let (cache, db) = (("cache", "ADD_COND_RUNNING"), ("db", "ADD_COND_RUNNING"));
@@ -555,7 +554,7 @@ fn run_in(
 }
 
 #[test]
-fn without_a_terminal_only_changes_are_written_and_the_last_frame_is_final() {
+fn changes_and_final_frame_are_written_without_a_terminal() {
     let mut state = wait_state(&["w.1.A"], &[], &["A"]);
     let (end, text) = run(
         &mut state,
@@ -582,7 +581,7 @@ w               A       podman      Running(Ok)                      \n
 }
 
 #[test]
-fn without_a_terminal_a_long_table_is_not_written_for_each_change() {
+fn long_table_is_not_repeated_without_a_terminal() {
     let names: Vec<String> = (0..120).map(|number| format!("w{number}.1.A")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut state = wait_state(&names, &[], &["A"]);
@@ -657,7 +656,7 @@ fn what_is_not_relevant_on_its_node_is_not_waited_for() {
 
 /// Nothing but an update brings them to life, so waiting for them would not end.
 #[test]
-fn what_needs_something_that_is_not_relevant_on_its_node_is_not_waited_for() {
+fn dependents_of_an_inactive_workload_are_not_awaited() {
     let all = ["camera", "view", "far", "web"].map(|name| (name, "1", "A", Phase::PendingInitial));
     let mut complete = state(&["A"], &all);
     for (name, needed) in [("view", "camera"), ("far", "view"), ("web", "db")] {

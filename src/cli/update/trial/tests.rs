@@ -125,7 +125,7 @@ fn failed(why: &str) -> Verdict {
 }
 
 #[test]
-fn an_instance_is_healthy_when_it_ran_long_enough_without_interruption() {
+fn instance_is_healthy_after_running_without_interruption() {
     let mut rig = Rig::of_one("ON_FAILURE", "{ healthyMs: 10000, deadlineMs: 60000 }");
     assert_eq!(rig.check(0.0), Verdict::Open(60.0));
     rig.report(1.0, "w.1.A", Phase::PendingStarting, "");
@@ -194,7 +194,7 @@ fn without_a_block_the_defaults_count() {
 }
 
 #[test]
-fn the_deadline_counts_only_while_the_agent_is_there_and_begins_anew_after_health() {
+fn deadline_pauses_without_agent_and_restarts_after_health() {
     let mut rig = Rig::of_one("ALWAYS", "{ healthyMs: 1000, deadlineMs: 10000 }");
     rig.report(4.0, "w.1.A", Phase::AgentDisconnected, "");
     assert_eq!(
@@ -262,7 +262,7 @@ fn reports_about_the_old_instance_of_the_same_name_do_not_count() {
 
 /// It was set back without waiting, and applied again before it had ended.
 #[test]
-fn the_late_end_of_an_older_instance_was_taken_for_that_of_the_new_one() {
+fn late_end_of_an_older_instance_is_not_that_of_the_new_one() {
     let before = state(
         &["A"],
         &[
@@ -311,7 +311,7 @@ fn a_restart_was_taken_for_a_delete_by_others() {
 }
 
 #[test]
-fn what_another_request_deletes_or_replaces_is_not_judged_any_more() {
+fn instances_that_others_delete_or_replace_are_not_evaluated() {
     let rules = effective(&[("w", "NEVER", "{}"), ("v", "NEVER", "{ healthyMs: 0 }")]);
     let mut rig = Rig::new(
         &accepted(&["w.2.A", "v.2.A"], &["w.1.A"]),
@@ -465,7 +465,7 @@ fn a_failure_under_keep_is_only_noted() {
 }
 
 #[test]
-fn an_update_that_cannot_stop_the_old_one_names_what_it_waits_for() {
+fn update_that_cannot_stop_the_old_one_names_its_dependents() {
     let changes = accepted(&["db.2.A"], &["db.1.A"]);
     let mut rig = Rig::new(
         &changes,
@@ -479,7 +479,7 @@ fn an_update_that_cannot_stop_the_old_one_names_what_it_waits_for() {
 }
 
 #[test]
-fn the_ends_of_deleted_workloads_are_waited_for_and_those_without_agent_are_not_judged() {
+fn ends_are_awaited_and_instances_without_agent_not_evaluated() {
     let before = state(&["A"], &[("old", "1", "A", Phase::Running)]);
     let changes = accepted(&["new.1."], &["old.1.A"]);
     let mut rig = Rig::new(&changes, &before, &["A"], &effective(&[]));

@@ -150,7 +150,7 @@ fn an_update_is_good_when_all_is_healthy() {
 }
 
 #[test]
-fn a_failed_update_is_undone_and_the_old_workloads_are_waited_for() {
+fn failed_update_is_rolled_back_and_old_workloads_awaited() {
     let mut steps = failing();
     steps.extend(undone(objects("new", "81")));
     steps.extend(back());
@@ -234,7 +234,7 @@ fn objects_that_others_changed_meanwhile_stay() {
 }
 
 #[test]
-fn an_update_that_others_replaced_before_it_was_judged_is_neither_good_nor_undone() {
+fn update_that_others_replaced_has_no_outcome() {
     let mut steps = begun();
     steps.extend([
         broadcast("web.2.A", Phase::Running, ""),
@@ -317,7 +317,7 @@ fn a_no_wait_of_the_config_file_does_not_count() {
 }
 
 #[test]
-fn a_failure_that_its_workload_keeps_is_an_error_only_with_the_option() {
+fn kept_failure_is_an_error_only_with_the_option() {
     let steps = || {
         let mut steps = failing();
         let Step::State(sent) = &mut steps[4] else {
