@@ -16,10 +16,10 @@ pub fn text(header: &str, body: &str) -> String {
     format!("{header}{}\n{body}", hash_id(body))
 }
 
-/// Returns what [`text`] was made of.
+/// Returns the body of a text that [`text`] has made.
 ///
 /// # Errors
-/// Why it is not such a text.
+/// The reason why it is no such text.
 pub fn body<'a>(header: &str, text: &'a str) -> Result<&'a str, &'static str> {
     let (first, body) = text.split_once('\n').ok_or("it has no first line")?;
     let checksum = first

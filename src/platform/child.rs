@@ -1,8 +1,8 @@
 //! Runs an outside program once: no shell, both pipes drained, output capped, time limited, always
 //! reaped.
 //!
-//! The child gets a process group of its own: a Ctrl-C at our terminal reaches only us, so that no
-//! call is interrupted, and a call that exceeds its limit is ended together with its helpers.
+//! The child gets a process group of its own. So a Ctrl-C at our terminal interrupts no call, and a
+//! call that exceeds its limit is ended together with its helpers.
 //!
 //! Thread: the caller's, which waits in one `poll` for output, exit, cancellation and deadlines.
 //! Owns: the child until it is reaped. Takes: [`ChildCall`], [`Cancel`]. Gives: [`ChildEnd`].

@@ -179,6 +179,7 @@ where
         self.write_parts(output, record);
     }
 
+    /// Writes a record in parts that a ready output takes at once. Counts it if the reader hangs.
     fn write_parts(&mut self, mut output: &W, record: &[u8]) {
         for part in record.chunks(WRITTEN_AT_ONCE) {
             if !can_take(output, self.wait_max) {

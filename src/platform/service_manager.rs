@@ -1,6 +1,5 @@
-//! Reports to the service manager (systemd) that the program is ready, its status, that it ends,
-//! and that all watched threads make progress. Without a `NOTIFY_SOCKET` nothing is reported and
-//! nothing is watched.
+//! Reports to the service manager (systemd): readiness, the status, the progress of all watched
+//! threads, and the end. Without a `NOTIFY_SOCKET` nothing is reported and nothing is watched.
 //!
 //! Thread: `notify` watches and reports; [`StatusBoard`] belongs to all that have a part of the
 //! status; `main` starts it and reports the end.
@@ -227,6 +226,7 @@ impl<C: Clock> Notifier<C> {
         }
     }
 
+    /// Body of the thread `notify`.
     fn run(mut self, changed: &Receiver<()>, stop: &Receiver<()>) {
         loop {
             let check = self.alarm(self.due);

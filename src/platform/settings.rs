@@ -356,6 +356,7 @@ struct VisitedKey<'k> {
 
 /// Returns whether `pattern` names the key `path` or keys below it.
 fn leads_to(pattern: &str, path: &str) -> bool {
+    // A `*` stands for all keys below.
     if let Some(stem) = pattern.strip_suffix(".*")
         && let Some(rest) = path.strip_prefix(stem)
         && rest.starts_with('.')

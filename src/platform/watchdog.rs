@@ -77,6 +77,7 @@ impl WatchedThreads {
         self.insert(name.into(), Box::new(waker), wakers, woken)
     }
 
+    /// Adds a thread with both ends of its channel. `waker` wakes it.
     fn insert(
         &mut self,
         name: String,
