@@ -179,8 +179,8 @@ struct Merged {
     errors: Vec<CliError>,
 }
 
-/// Reads, checks and merges all manifests. `ank validate` prints what engines refuse as errors,
-/// later; others want warnings, with `warns_of_engines`.
+/// Reads, checks and merges all manifests. With `warns_of_engines` it warns about configurations
+/// that engines refuse; `ank validate` reports these as errors later.
 fn merged(
     inputs: &[Input],
     arguments: &ManifestArguments,
@@ -189,7 +189,7 @@ fn merged(
 ) -> Merged {
     let mut desired = DesiredState::default();
     let mut errors = Vec::new();
-    // The first manifest of each object.
+    // The manifest of each object.
     let mut origins = BTreeMap::new();
     for input in inputs {
         let (mut manifest, root) = match read_manifest(input, output) {
@@ -207,7 +207,7 @@ fn merged(
             let keys = manifest.warnings.iter();
             let ignored = keys.filter(|key| misplaced_block(key).is_none());
             warn_of_ignored(input, ignored, output);
-            // Without an agent, `ank validate` ends before it finds the errors of engines.
+            // A missing agent is the next error: name what engines refuse before it.
             let misses_agent = arguments.agent.is_none() && manifest.without_agent.is_some();
             let mut check = ConfigCheck {
                 input,
@@ -313,7 +313,7 @@ fn read_manifest(input: &Input, output: &mut Output) -> Result<(Manifest, Yaml)>
             return Err(invalid(input, &error.message, hint));
         }
     };
-    // Then the fields.
+    // Then the fields. The JSON schema has only the present version.
     let deprecated = root.get("apiVersion").and_then(Yaml::scalar) == Some(API_VERSION_DEPRECATED);
     let rules = if deprecated {
         DocumentKind::Manifest

@@ -1331,6 +1331,7 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     const DAYS_BEFORE_1970: i64 = 719_468;
     let year = if month <= 2 { year - 1 } else { year };
     let month_from_march = (month + 9) % 12;
+    // Each five months from March on have 153 days: 31, 30, 31, 30, 31.
     let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
     365 * year + year / 4 - year / 100 + year / 400 + day_of_year - DAYS_BEFORE_1970
 }

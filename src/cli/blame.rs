@@ -298,8 +298,8 @@ impl Start {
         self.running
     }
 
-    /// The time at which it was ready, or at which it ended before it was reported to run, as a
-    /// short job does.
+    /// The time at which it was ready. A short job may end before it is reported to run: then the
+    /// time of its end.
     pub(crate) fn done_at(&self) -> Option<u64> {
         self.starting?;
         self.running.or(self.ended)

@@ -342,24 +342,23 @@ fn last_update(name: &str, state: &Node) -> String {
 
 /// The CPU, memory and so on of the first instance that has an agent; empty if unknown.
 fn usage(name: &str, reasons: &Reasons, link: &mut dyn ServerLink) -> String {
-    for instance in reasons.rows.keys() {
-        if *instance.workload != *name || instance.agent.is_empty() {
-            continue;
-        }
-        let mask = format!("usage.{}", instance.agent);
-        let path = ["usage", &*instance.agent, "workloads", name, &*instance.id];
-        // An older server refuses this part of the state, or has none.
-        if let Ok(state) = link.complete_state(&[&mask])
-            && let Some(sample) = state.at(&path)
-        {
-            return sample_text(sample);
-        }
+    let mut all = reasons.rows.keys();
+    let first = all.find(|known| *known.workload == *name && !known.agent.is_empty());
+    let Some(instance) = first else {
         return String::new();
+    };
+    let mask = format!("usage.{}", instance.agent);
+    let path = ["usage", &*instance.agent, "workloads", name, &*instance.id];
+    // An older server refuses this part of the state, or has none.
+    if let Ok(state) = link.complete_state(&[&mask])
+        && let Some(sample) = state.at(&path)
+    {
+        return sample_text(sample);
     }
     String::new()
 }
 
-/// The last lines of all instances that have a container, as far as they are received in time.
+/// The last lines of all instances with a container. Lines after [`LOG_MAX`] are left out.
 fn last_lines(name: &str, reasons: &Reasons, link: &mut dyn ServerLink) -> Vec<String> {
     let mut open = Vec::new();
     for (instance, row) in &reasons.rows {

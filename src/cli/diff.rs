@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
-/// The part of the state that says which workloads use which configs.
+/// The part of the state with the configs of each workload.
 const USERS_MASK: &str = "desiredState.workloads.*.configs";
 
 /// Longest comparison of large texts. After that, all further lines are shown as replaced.

@@ -155,7 +155,7 @@ pub(crate) fn state(
     output.result(&state_text(&state, format))
 }
 
-/// Refuses masks of parts that a manifest does not have, or has only as a whole.
+/// Refuses masks of anything else than whole workloads and configs, or all of them.
 fn check_manifest_masks(masks: &[&str]) -> Result<()> {
     for mask in masks {
         let path = parts(mask);

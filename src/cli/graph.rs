@@ -265,9 +265,9 @@ impl Graph {
         Ok(self)
     }
 
-    /// Adds `@<ready> +<total> *` to each workload: the time at which it was ready, in seconds since
-    /// the boot of the server's node, the duration of its start, and a mark if it belongs to the chain
-    /// that was ready last.
+    /// Adds the text of its start to each workload, as `@12.345 +0.678 *`: the time at which it was
+    /// ready, in seconds since the boot of the server's node; the duration; and a mark if it is in the
+    /// chain that was ready last.
     fn add_timings(&mut self, starts: &Starts) {
         let chain = starts.last_chain(|name| self.workloads.contains_key(name));
         let by_workload = starts.by_workload();
@@ -472,11 +472,9 @@ impl Trees<'_> {
         self.rows.push(row);
         let last = workload.needs.keys().next_back();
         for (name, condition) in &workload.needs {
-            let (corner, line) = if Some(name) == last {
-                ("`-- ", "    ")
-            } else {
-                ("|-- ", "|   ")
-            };
+            let is_last = Some(name) == last;
+            let corner = if is_last { "`-- " } else { "|-- " };
+            let line = if is_last { "    " } else { "|   " };
             let first = format!("{rest}{corner}");
             let rest = format!("{rest}{line}");
             let dependency = Dependency {

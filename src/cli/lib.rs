@@ -145,7 +145,8 @@ fn signals(verb: &Verb) -> &'static [c_int] {
 
 /// Runs a command that needs a server.
 fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError> {
-    let (link, output) = (&mut *context.link, &mut *context.output);
+    let link = &mut *context.link;
+    let output = &mut *context.output;
     match verb {
         Verb::Get(Get::State {
             output: format,

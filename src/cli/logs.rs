@@ -209,7 +209,7 @@ fn follow(
     let request = LogsRequest {
         instances: open.keys().cloned().collect(),
         follow: arguments.follow.then_some(true),
-        tail: (arguments.tail >= 0).then_some(arguments.tail),
+        tail: (arguments.tail >= 0).then_some(arguments.tail), // -1 means all.
         since: arguments.since.as_ref().map(|since| since.text(now)),
         until: arguments.until.as_ref().map(|until| until.text(now)),
         timestamps: arguments.timestamps,

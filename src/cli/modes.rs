@@ -314,8 +314,8 @@ fn modes_of(workload: &Node) -> Option<BTreeSet<&str>> {
     Some(mode_names(tag).collect_entries())
 }
 
-/// Returns a warning for each workload that is in a mode without a workload that it needs, if one of
-/// the two is sent.
+/// Returns a warning for each dependency that is not in all modes of its workload, if one of the two
+/// is sent.
 fn unmet_needs(known: &[&str], state: &Node, sent: &TaggedWorkloads<'_>) -> Vec<String> {
     // First, the workloads after the update, and all modes.
     let before = entries(state.at(&["desiredState", "workloads"]));

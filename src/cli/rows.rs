@@ -222,7 +222,11 @@ pub(crate) fn view<'r>(
 
 fn fields(instance: &InstanceName, row: &Row) -> Vec<Column> {
     let mut fields = instance_fields(instance, &row.state);
-    fields.insert(2, Column::text("RUNTIME", "runtime", &row.runtime));
+    let behind_agent = 2;
+    fields.insert(
+        behind_agent,
+        Column::text("RUNTIME", "runtime", &row.runtime),
+    );
     fields.push(Column::new("AGE", "", row.age.clone(), Value::Null).wide());
     fields.push(Column::new("RESTARTS", "", row.restarts.clone(), Value::Null).wide());
     fields.push(Column::text("ADDITIONAL INFO", "additionalInfo", &row.info));

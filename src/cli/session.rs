@@ -610,12 +610,12 @@ fn no_thread(error: io::Error) -> CliError {
 fn catch(signals: &[c_int]) -> io::Result<Receiver<()>> {
     let mut signals = Signals::new(signals)?;
     let (give, received) = bounded(1);
-    let wait = move || {
+    // The thread ends with the program.
+    threads::spawn("cli:signals", STACK_SMALL, move || {
         for _ in signals.forever() {
             let _ = give.try_send(()); // Full: one is waiting already.
         }
-    };
-    threads::spawn("cli:signals", STACK_SMALL, wait)?; // It ends with the program.
+    })?;
     Ok(received)
 }
 

@@ -78,20 +78,16 @@ struct Usage {
 impl Usage {
     /// The values in the order of [`COLUMNS`].
     fn values(&self) -> [Option<f64>; COLUMNS.len()] {
-        let counts = [
-            self.memory,
-            self.peak,
-            self.pids,
-            self.restarts,
-            self.uptime_ms,
-            self.image_bytes,
-            self.removable_image_bytes,
-        ];
-        let mut values = [self.cpu; COLUMNS.len()];
-        for (value, count) in values.iter_mut().skip(1).zip(counts) {
-            *value = count.map(|count| count as f64);
-        }
-        values
+        [
+            self.cpu,
+            as_float(self.memory),
+            as_float(self.peak),
+            as_float(self.pids),
+            as_float(self.restarts),
+            as_float(self.uptime_ms),
+            as_float(self.image_bytes),
+            as_float(self.removable_image_bytes),
+        ]
     }
 
     /// The share of the CPU for programs, with one digit as in the table.
@@ -99,6 +95,10 @@ impl Usage {
         let rounded = self.cpu.map(|percent| (percent * 10.0).round() / 10.0);
         value(rounded)
     }
+}
+
+fn as_float(count: Option<u64>) -> Option<f64> {
+    Some(count? as f64)
 }
 
 /// A row of the table.
@@ -185,9 +185,10 @@ fn agents_data(filter: &Filter, before: &Node, state: &Node) -> Value {
     object(agents)
 }
 
+/// Reads a sample of each agent, and the states of all workloads.
 fn read(filter: &Filter, link: &mut dyn ServerLink) -> Result<Node> {
     let mut usage = "usage".to_owned();
-    // One agent alone need not wait for the others.
+    // The sample of one agent does not wait for the others.
     if let Some(agent) = &filter.agent
         && !agent.is_empty()
         && !agent.contains(['.', '*'])

@@ -156,7 +156,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// The request of an update, which takes its new state.
+    /// Makes the request of an update. Moves the new state into the request.
     fn request_content(&mut self, update: &mut CliUpdate) -> Result<RequestContent> {
         let mut masks = update.masks.clone();
         if update.force {
@@ -277,6 +277,7 @@ impl Context<'_> {
             let names = names.join("', '");
             return self.output.status(&format!("Restarting '{names}'."));
         }
+        // An older server ignores the restart.
         let mut ended = accepted.deleted.iter();
         let ends_one = ended.any(|instance| !instance.agent.is_empty());
         if !update.restart.is_empty() && ends_one {
@@ -898,8 +899,8 @@ impl WaitState {
         PAUSE_PER_LINE.saturating_mul(lines.saturating_sub(LINES_WITHOUT_PAUSE))
     }
 
-    /// Marks the added instances of the named workloads as outstanding, until they have proved that
-    /// they work.
+    /// Marks the added instances of the workloads `names`, and no others, as outstanding: they must
+    /// prove that they work.
     pub(crate) fn set_on_trial(&mut self, names: &BTreeSet<&str>) {
         for (instance, watched) in &mut self.watched {
             watched.on_trial = watched.is_added && names.contains(&*instance.workload);
@@ -1460,7 +1461,7 @@ impl Guarded {
         let added = full_names(&accepted.added);
         let deleted = full_names(&accepted.deleted);
         for KnownUpdate { id, node } in updates(now).into_iter().rev() {
-            // An update that a request reverts is withdrawn, which is no failure of that request.
+            // A withdrawn update was reverted by this request: it is not the one that it made.
             if id <= last_before || phase(node) == Some(UpdatePhase::Withdrawn) {
                 continue;
             }
@@ -1711,7 +1712,7 @@ impl Context<'_> {
         Ok(ExitCode::Undone)
     }
 
-    /// Waits until the instances that ran before update `id`, which was rolled back, run again.
+    /// Waits until the instances before update `id` run again, after the server has rolled it back.
     /// Returns the reason if not all of them do.
     fn restored(
         &mut self,

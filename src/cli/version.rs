@@ -71,9 +71,11 @@ fn show(programs: &[Node], format: Format, output: &mut Output) -> Result<()> {
             "" => "unknown: it does not report its version",
             version => version,
         };
-        let program_and_name = ["program", "name"].map(|key| one_line(text(program, &[key])));
-        let [program, name] = program_and_name;
-        rows.push(vec![program, name, one_line(version)]);
+        rows.push(vec![
+            one_line(text(program, &["program"])),
+            one_line(text(program, &["name"])),
+            one_line(version),
+        ]);
     }
     let table = Table {
         headings: vec!["PROGRAM", "NAME", "VERSION"],
@@ -87,21 +89,19 @@ fn show(programs: &[Node], format: Format, output: &mut Output) -> Result<()> {
 
 /// Warns of certificates in [`PART`] of the state that expire soon.
 pub(crate) fn warn_of_certificates(state: &Node, now: SystemTime, output: &mut Output) {
-    let expires = |program: &Node| program.get("certificateExpires").and_then(Node::as_number);
     let Some(part) = state.get(PART) else { return };
-    let mut known = Vec::new();
-    if let Some(expires) = expires(part) {
-        known.push(("the server".to_owned(), expires));
-    }
+    warn_of_certificate("the server", part, now, output);
     for (name, agent) in part.entries("agents") {
-        if let Some(expires) = expires(agent) {
-            known.push((format!("agent '{name}'"), expires));
-        }
+        warn_of_certificate(&format!("agent '{name}'"), agent, now, output);
     }
-    for (owner, expires) in known {
-        if let Some(text) = warning(&owner, expires, now) {
-            output.warn(one_line(&text));
-        }
+}
+
+/// Warns if the certificate of a program expires soon.
+fn warn_of_certificate(owner: &str, program: &Node, now: SystemTime, output: &mut Output) {
+    if let Some(expires) = program.get("certificateExpires").and_then(Node::as_number)
+        && let Some(text) = warning(owner, expires, now)
+    {
+        output.warn(one_line(&text));
     }
 }
 

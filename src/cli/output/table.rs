@@ -135,7 +135,8 @@ impl View {
         }
     }
 
-    /// Prints the table, or a document that has the rows as `key`. `frames` prints one of several.
+    /// Prints the table, or a document that has the rows as `key`. With `frames` it is one of several
+    /// that follow each other.
     pub(crate) fn print(
         self,
         key: &'static str,
@@ -150,7 +151,8 @@ impl View {
     }
 }
 
-/// Prints `table`, or `data` in a format for programs. `frames` prints one of several.
+/// Prints `table`, or `data` in a format for programs. With `frames` it is one of several that
+/// follow each other.
 pub(crate) fn show(
     format: Format,
     data: &impl Serialize,

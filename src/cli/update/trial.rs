@@ -79,8 +79,8 @@ impl ClientTrial {
         self.take(failure, wait);
     }
 
-    /// The reason if not all members run; `None` if all do. In this order: a failure, an agent that
-    /// is not connected, a workload that others changed, the first instance that is still awaited.
+    /// The reason if not all members run; `None` if all do. In this order: a failure, a disconnected
+    /// agent, a workload changed by others, the first awaited instance.
     fn why_not(&self, wait: &WaitState) -> Option<String> {
         if let Some(why) = &self.failure {
             return Some(why.clone());
@@ -590,7 +590,7 @@ impl Context<'_> {
         self.read(&masks)
     }
 
-    /// Waits until the `restored` instances run again, at most until their longest deadline and until
+    /// Waits until the `restored` instances run again. Ends at their longest deadline, or at
     /// `give_up`. Returns the reason if not all of them do. `state` is the wait for them, and `now`
     /// the complete state at its begin.
     fn wait_until_restored(
