@@ -192,11 +192,13 @@ impl ContainerConnector {
         };
         // Then handle two errors.
         match error.meaning() {
+            // Listings show the state of a container without a pid file.
             ErrorMeaning::NoPidFileOption if new.pid_file.is_some() => {
                 self.make(arguments, &without_pid_file(new), limit, cancel)
             }
+            // The next try can use the name.
             ErrorMeaning::NameInUse(id) => {
-                self.remove_remains(id)?; // The next try can use the name.
+                self.remove_remains(id)?;
                 Err(error)
             }
             _ => Err(error),
@@ -240,7 +242,7 @@ impl ContainerConnector {
         if let [id] = found.as_slice() {
             return Ok(id.clone());
         }
-        text?;
+        text?; // If the output could not be read, that is the reason.
         let count = found.len();
         let text = format!("Unexpected number of workloads: {count} containers after a create");
         Err(RuntimeError::Failed(text.into()))

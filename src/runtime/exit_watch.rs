@@ -167,7 +167,8 @@ pub fn main_process(file: &Path, container: &ContainerId) -> Option<MainProcess>
     })
 }
 
-/// Returns whether `/proc` shows that the process belongs to the container.
+/// Returns whether `/proc` shows that the process belongs to the container: its control group has
+/// the id of the container, or its parent is the container's monitor, with the id as an argument.
 pub(crate) fn belongs_to(pid: Pid, container: &str) -> bool {
     if container.is_empty() {
         return false;

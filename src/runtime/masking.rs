@@ -130,6 +130,7 @@ fn shown_length(option: &str, is_value_of_secret: bool) -> Option<usize> {
         return Some(0);
     }
     let first = option.find('=')?;
+    // `NAME=value` is the value of an option before it.
     if !option.starts_with("--") || SECRET_OPTIONS.contains(&&option[..first]) {
         return Some(first + 1);
     }

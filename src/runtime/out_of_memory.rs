@@ -101,6 +101,7 @@ pub(crate) fn in_inspected(text: &str, has_file: bool, top: &Path) -> Option<Out
     None
 }
 
+/// As [`in_inspected`], for one container.
 fn of_container(container: &Value, has_file: bool, top: &Path) -> Option<OutOfMemory> {
     // First find the kill: in the state, the file of the monitor, or the control group.
     let group = group_of_container(container, top);

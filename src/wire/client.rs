@@ -433,6 +433,7 @@ impl ClientReceiver {
         }
     }
 
+    /// The end of the stream that this error means.
     fn end_of(&self, error: grpcio::Error) -> StreamEnd {
         // A peer that has sent a message is a server of Ankaios.
         if !self.has_received

@@ -73,8 +73,8 @@ const PEM_CONTENTS: [(&str, &str); 9] = [
     (PRIVATE_KEY, "it holds a private key and no certificate"),
 ];
 
-/// Why a key in DER, or the public key of a certificate, cannot be used; `None` when its kind works
-/// or is unknown. One of RSA may have `rsa_bits_max` bits.
+/// The kind of a key in DER that cannot be used; `None` if its kind works or is unknown. An RSA key
+/// may have at most `rsa_bits_max` bits.
 pub(crate) fn unusable_kind(der: &[u8], rsa_bits_max: usize) -> Option<String> {
     for (identifier, kind) in UNUSABLE_KINDS {
         if der
@@ -87,13 +87,13 @@ pub(crate) fn unusable_kind(der: &[u8], rsa_bits_max: usize) -> Option<String> {
     let bits = rsa_bits(der, DEPTH_MAX)?;
     let is_usable = (RSA_BITS_MIN..=rsa_bits_max).contains(&bits);
     if is_usable {
-        None
-    } else {
-        Some(format!("RSA with {bits} bits"))
+        return None;
     }
+    Some(format!("RSA with {bits} bits"))
 }
 
-/// The bits of the modulus of an RSA key in DER.
+/// The bits of the modulus of an RSA key in DER: the first long integer in it, at most `depth` levels
+/// deep.
 fn rsa_bits(der: &[u8], depth: usize) -> Option<usize> {
     const INTEGER: u8 = 0x02;
     const BIT_STRING: u8 = 0x03;

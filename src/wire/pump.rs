@@ -640,7 +640,7 @@ impl Connection {
             return Ok(bytes.len());
         };
         if self.until.is_some() {
-            return Ok(bytes.len());
+            return Ok(bytes.len()); // It takes no more.
         }
         let peer_reads = !self.link.wants_write();
         let mut sent = 0;
@@ -700,7 +700,7 @@ impl Connection {
         let was_ending = self.open.is_none() && self.until.is_some();
         let continues = self.link.wants_write() && !was_ending;
         self.open = None;
-        self.until = None;
+        self.until = None; // `leave_grpc` sets the time for the alert.
         self.leave_grpc(now);
         Progress::continues_if(continues)
     }

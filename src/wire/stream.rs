@@ -258,9 +258,10 @@ impl Streams {
         let message = read_to_server(&bytes, &mut left).ok();
         match left.refused() {
             None => message,
+            // A request has become one that the server refuses; anything else is dropped.
             Some(reason) => {
                 warn_not_decoded(from, reason);
-                message.or(Some(ToServer::Empty))
+                Some(message.unwrap_or(ToServer::Empty))
             }
         }
     }

@@ -521,7 +521,7 @@ fn refused(error: &rustls::Error, is_client: bool) -> TlsError {
     }
 }
 
-/// What a user can act on, in one line.
+/// Explains an error so that a user can act on it, in one line.
 fn reason(error: &rustls::Error, is_client: bool) -> String {
     let other = if is_client { "server" } else { "client" };
     match error {

@@ -203,10 +203,12 @@ struct Slot {
 }
 
 impl WriterStreams {
+    /// Serves streams until the [`StreamWriter`] was dropped and the last stream has ended.
     fn serve(mut self, due: &Due, changes: &Receiver<()>, heartbeat: &Heartbeat) {
         loop {
             heartbeat.turn();
             self.wait(changes);
+            // First take the changes.
             let mut state = due.state.lock();
             let added = std::mem::take(&mut state.added);
             let woken = std::mem::take(&mut state.woken);
@@ -214,13 +216,14 @@ impl WriterStreams {
                 return;
             }
             drop(state);
-            for added in added {
-                self.add(added);
+            // Then advance the streams that are new, woken or due.
+            for stream in added {
+                self.add(stream);
             }
-            for woken in woken {
+            for stream in woken {
                 // Unmark it first, so that a message that comes meanwhile marks it again.
-                woken.is_marked.store(false, Ordering::Release);
-                self.advance(woken.peer);
+                stream.is_marked.store(false, Ordering::Release);
+                self.advance(stream.peer);
             }
             let now = SystemClock.now();
             self.advance_due(now);

@@ -446,11 +446,13 @@ impl Networks {
 
     /// Finds the network of the container's process. It may be that of the node.
     fn find(&mut self, target: &ProbeTarget) -> Result<Network, String> {
+        // First open the network of the node, once: the thread returns to it later.
         let own = match self.own.take() {
             Some(own) => own,
             None => File::open("/proc/thread-self/ns/net").map_err(|error| error.to_string())?,
         };
         let own = self.own.insert(own);
+        // Then open that of the process, and compare both.
         let network = target.processes.iter().find_map(network_of);
         let network = network.ok_or("its process is not found")?;
         let found = fstat(&network).map_err(text)?;

@@ -336,7 +336,7 @@ const RULE: WireKind = Own(Codec {
     read: read_rule,
 });
 
-/// One of an unknown type or operation is left out.
+/// Writes an access rule; one of an unknown type or operation is left out.
 fn write_rule(writer: &mut MessageWriter, number: u32, node: &Node) {
     let kind = text_at(node, TYPE);
     let operation = text_at(node, "operation").and_then(Operation::parse);
