@@ -4,7 +4,7 @@
 
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::messages::LogsRequest;
-use ankaios_model::names::InstanceName;
+use ankaios_model::names::{InstanceName, Name};
 use ankaios_model::workload::Workload;
 use ankaios_runtime::call_error::{CallError, ErrorMeaning};
 use ankaios_runtime::images::{ContainerImage, ImageRemoval, ImageStore, LocalImage, names_of};
@@ -21,15 +21,15 @@ use std::time::Duration;
 /// The way in which a call fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing, and says so.
+    /// Does nothing, and fails.
     Fails,
-    /// Nothing: the engine is not there.
+    /// Does nothing: the engine is not installed.
     IsMissing,
     /// Does its work, but reports that it took too long.
     TimesOut,
     /// Refuses the workload for good.
     Unsupported,
-    /// Stops in the middle: the container exists, the call fails, and so does the cleaning up.
+    /// Fails in the middle: the container exists, and cannot be removed.
     LeavesHalfDone,
     /// Waits for this long, then does its work unless it was cancelled.
     Hangs(Duration),
@@ -83,11 +83,11 @@ struct World {
     /// Workloads whose containers cannot be deleted.
     stuck: BTreeSet<String>,
     during_next_create: Option<Box<dyn FnOnce() + Send>>,
-    /// How many deletes took their container for ended.
+    /// Number of calls of `delete_ended`.
     deletes_of_ended: usize,
     /// The noted container of each instance.
     noted: BTreeMap<InstanceName, ContainerId>,
-    /// The containers of these that were noted before the last boot.
+    /// Noted containers of an earlier boot.
     of_earlier_boots: BTreeSet<ContainerId>,
     /// The records of prepared containers.
     records: BTreeMap<InstanceName, String>,
@@ -106,13 +106,13 @@ struct World {
 pub struct FakeContainer {
     /// From its label.
     pub instance: InstanceName,
-    /// What the engine says of it.
+    /// Its state in listings.
     pub state: ExecutionState,
     /// Whether it is one of a pod.
     pub in_pod: bool,
-    /// What its pods consist of, where it stands for pods.
+    /// The containers of its pods, if it stands for pods.
     pub pods: Option<ListedPods>,
-    /// Its create; `None` for one that was found.
+    /// Its create; `None` if a test has added it.
     pub new: Option<NewContainer>,
 }
 
@@ -134,7 +134,7 @@ impl FakeEngine {
         }
     }
 
-    /// The next calls of this kind do this, one after the other.
+    /// Makes the next calls of this kind fail, one for each fault.
     pub fn inject(&self, call: Call, faults: impl IntoIterator<Item = Fault>) {
         self.world().faults.entry(call).or_default().extend(faults);
     }
@@ -144,12 +144,12 @@ impl FakeEngine {
         self.world().cannot_start_again = true;
     }
 
-    /// Lets all calls work again.
+    /// Removes all faults that are left.
     pub fn forget_faults(&self) {
         self.world().faults.clear();
     }
 
-    /// Whether the containers of this workload can be deleted.
+    /// Sets whether deletes of containers of this workload fail.
     pub fn set_stuck(&self, workload: &str, stuck: bool) {
         let mut world = self.world();
         if stuck {
@@ -159,7 +159,7 @@ impl FakeEngine {
         }
     }
 
-    /// Whether listings of the state checker never end.
+    /// Sets whether listings of the state checker never end.
     pub fn set_silent(&self, silent: bool) {
         self.world().silent = silent;
     }
@@ -174,7 +174,7 @@ impl FakeEngine {
         self.world().during_next_create = Some(Box::new(action));
     }
 
-    /// Puts a container there, as if an earlier agent had.
+    /// Adds a container, as if an earlier agent had created it.
     pub fn add(&self, instance: &InstanceName, state: ExecutionState) -> ContainerId {
         self.world().add(instance, state, None)
     }
@@ -189,8 +189,8 @@ impl FakeEngine {
         self.world().containers.remove(id);
     }
 
-    /// Lets it stand for pods with these containers, of which `failed` is its state when that is a
-    /// failure.
+    /// Makes it stand for pods with these containers. The failure of `failed` is its state, if that is
+    /// a failure.
     pub fn set_pods(&self, id: &ContainerId, containers: &[&str], failed: Option<&str>) {
         let mut pods = ListedPods::default();
         for container in containers {
@@ -214,7 +214,7 @@ impl FakeEngine {
         world.noted.insert(instance, id.clone());
     }
 
-    /// Boots the node. All notes are then of an earlier boot.
+    /// Boots the node. All notes are of an earlier boot after that.
     pub fn reboot(&self) {
         let mut world = self.world();
         world.of_earlier_boots = world.noted.values().cloned().collect();
@@ -248,7 +248,7 @@ impl FakeEngine {
         self.world().log_calls = Some(calls);
     }
 
-    /// Puts an image into the store, in place of another one with a name of it. Its id is this text.
+    /// Adds an image with this id to the store. Other images lose these names.
     pub fn load(&self, id: &str, names: &[&str], bytes: u64) {
         let mut world = self.world();
         for image in &mut world.images {
@@ -263,7 +263,7 @@ impl FakeEngine {
         });
     }
 
-    /// An image comes from a store that cannot be changed.
+    /// Moves an image to a store that cannot be changed.
     pub fn set_read_only(&self, id: &str) {
         let mut world = self.world();
         let mut images = world.images.iter_mut();
@@ -271,7 +271,7 @@ impl FakeEngine {
         image.expect("an image").is_read_only = true;
     }
 
-    /// Others have, or do not have any more, a container of this image.
+    /// Sets whether another program has a container of this image.
     pub fn set_foreign_container(&self, id: &str, is_there: bool) {
         let mut world = self.world();
         world.foreign.retain(|one| one.id.as_deref() != Some(id));
@@ -309,28 +309,29 @@ impl FakeEngine {
         std::mem::take(&mut self.world().calls)
     }
 
-    /// How many deletes took their container for ended until now.
+    /// Number of calls of `delete_ended` so far.
     pub fn deletes_of_ended(&self) -> usize {
         self.world().deletes_of_ended
     }
 
     /// The containers of an agent, as a listing shows them.
     pub fn listing(&self, agent: &str) -> Vec<ListedContainer> {
-        let world = self.world();
-        let own = world
-            .containers
-            .iter()
-            .filter(|(_, container)| &*container.instance.agent == agent);
-        own.map(|(id, container)| ListedContainer {
-            id: id.clone(),
-            instance: container.instance.clone(),
-            state: container.state.clone(),
-            processes: Vec::new(),
-            ended_at: None,
-            in_pod: container.in_pod,
-            pods: container.pods.clone(),
-        })
-        .collect()
+        let mut listing = Vec::new();
+        for (id, container) in &self.world().containers {
+            if *container.instance.agent != *agent {
+                continue;
+            }
+            listing.push(ListedContainer {
+                id: id.clone(),
+                instance: container.instance.clone(),
+                state: container.state.clone(),
+                processes: Vec::new(),
+                ended_at: None,
+                in_pod: container.in_pod,
+                pods: container.pods.clone(),
+            });
+        }
+        listing
     }
 }
 
@@ -354,6 +355,20 @@ impl World {
         id
     }
 
+    /// The name of the workload of a container, for texts of calls.
+    fn workload_of(&self, id: &ContainerId) -> Name {
+        match self.containers.get(id) {
+            Some(container) => container.instance.workload.clone(),
+            None => "nothing".into(),
+        }
+    }
+
+    /// Returns whether a container outside of pods has the name of this instance.
+    fn has_name(&self, instance: &InstanceName) -> bool {
+        let mut containers = self.containers.values();
+        containers.any(|one| !one.in_pod && one.instance.short() == instance.short())
+    }
+
     fn image_store(&self) -> ImageStore {
         let mut store = ImageStore {
             images: self.images.clone(),
@@ -375,6 +390,7 @@ impl World {
         store
     }
 
+    /// Records a call. Returns its fault, if it has one.
     fn begin(&mut self, call: Call, text: String) -> Option<Fault> {
         self.calls.push(text);
         self.faults.get_mut(&call).and_then(VecDeque::pop_front)
@@ -403,18 +419,31 @@ fn failed() -> RuntimeError {
     RuntimeError::Failed(failure())
 }
 
-/// Whether the call is to end now.
+/// Returns whether the call was cancelled.
 pub fn is_cancelled(cancel: Cancel<'_>) -> bool {
-    let zero = Timespec {
+    let Some(descriptor) = cancel else {
+        return false;
+    };
+    let at_once = Timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    cancel.is_some_and(|fd| {
-        poll(
-            &mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
-            Some(&zero),
-        ) == Ok(1)
-    })
+    let mut polled = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
+    poll(&mut polled, Some(&at_once)) == Ok(1)
+}
+
+/// The error of a call whose fault is [`Fault::TimesOut`].
+fn timed_out() -> RuntimeError {
+    RuntimeError::TimedOut("it took too long".into())
+}
+
+fn unsupported() -> RuntimeError {
+    RuntimeError::Unsupported("it will never work".to_owned())
+}
+
+/// The state of a container that was created and not started.
+fn created() -> ExecutionState {
+    ExecutionState::with_info(Phase::PendingStarting, "created")
 }
 
 impl RuntimeConnector for FakeConnector {
@@ -424,11 +453,10 @@ impl RuntimeConnector for FakeConnector {
         limit: Option<Duration>,
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
-        let (fault, action) = {
-            let mut world = self.engine.world();
-            let fault = world.begin(Call::Create, format!("create {}", new.instance.workload));
-            (fault, world.during_next_create.take())
-        };
+        let mut world = self.engine.world();
+        let fault = world.begin(Call::Create, format!("create {}", new.instance.workload));
+        let action = world.during_next_create.take();
+        drop(world); // The action may use it.
         if let Some(action) = action {
             action();
         }
@@ -438,40 +466,30 @@ impl RuntimeConnector for FakeConnector {
         if let Some(Fault::Hangs(age)) = &fault
             && limit.is_some_and(|limit| limit < *age)
         {
-            return Err(RuntimeError::TimedOut("it took too long".into()));
+            return Err(timed_out());
         }
-        let mut world = self.engine.world();
-        // Containers of pods have other names.
-        let has_name =
-            |one: &FakeContainer| !one.in_pod && one.instance.short() == new.instance.short();
-        let in_use = world.containers.values().any(has_name);
+        // First the faults without effect.
         match fault {
-            Some(Fault::Unsupported) => {
-                return Err(RuntimeError::Unsupported("it will never work".to_owned()));
-            }
+            Some(Fault::Unsupported) => return Err(unsupported()),
             Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(failure())),
             Some(Fault::Fails) => return Err(failed()),
-            _ if in_use => {
-                return Err(RuntimeError::Failed("the name is already in use".into()));
-            }
             _ => {}
         }
-        let running = ExecutionState::plain(Phase::Running);
-        match fault {
-            Some(Fault::LeavesHalfDone) => {
-                world.add(
-                    &new.instance,
-                    ExecutionState::with_info(Phase::PendingStarting, "created"),
-                    None,
-                );
-                Err(failed())
-            }
-            Some(Fault::TimesOut) => {
-                world.add(&new.instance, running, Some(new.clone()));
-                Err(RuntimeError::TimedOut("it took too long".into()))
-            }
-            _ => Ok(world.add(&new.instance, running, Some(new.clone()))),
+        let mut world = self.engine.world();
+        if world.has_name(&new.instance) {
+            return Err(RuntimeError::Failed("the name is already in use".into()));
         }
+        // Then those that leave a container.
+        if fault == Some(Fault::LeavesHalfDone) {
+            world.add(&new.instance, created(), None);
+            return Err(failed());
+        }
+        let running = ExecutionState::plain(Phase::Running);
+        let id = world.add(&new.instance, running, Some(new.clone()));
+        if fault == Some(Fault::TimesOut) {
+            return Err(timed_out());
+        }
+        Ok(id)
     }
 
     fn prepare_image(
@@ -489,7 +507,7 @@ impl RuntimeConnector for FakeConnector {
         }
         match fault {
             None => Ok(()),
-            Some(Fault::TimesOut) => Err(RuntimeError::TimedOut("it took too long".into())),
+            Some(Fault::TimesOut) => Err(timed_out()),
             Some(_) => Err(failed()),
         }
     }
@@ -513,31 +531,31 @@ impl RuntimeConnector for FakeConnector {
             format!("create-only {}", new.instance.workload),
         );
         let action = world.during_next_create.take();
-        drop(world);
-        action.into_iter().for_each(|action| action());
+        drop(world); // The action may use it.
+        if let Some(action) = action {
+            action();
+        }
         let mut world = self.engine.world();
-        let created = ExecutionState::with_info(Phase::PendingStarting, "created");
-        let is_named = |one: &FakeContainer| one.instance.short() == new.instance.short();
         match fault {
-            Some(Fault::Unsupported) => {
-                return Err(RuntimeError::Unsupported("it will never work".to_owned()));
-            }
+            Some(Fault::Unsupported) => return Err(unsupported()),
             Some(Fault::Fails) => return Err(failed()),
             Some(Fault::TimesOut) => {
-                world.add(&new.instance, created, Some(new.clone()));
-                return Err(RuntimeError::TimedOut("it took too long".into()));
-            }
-            _ if world.containers.values().any(is_named) => {
-                return Err(RuntimeError::Failed("the name is already in use".into()));
+                world.add(&new.instance, created(), Some(new.clone()));
+                return Err(timed_out());
             }
             _ => {}
         }
-        let id = world.add(&new.instance, created, Some(new.clone()));
-        match fault {
-            Some(Fault::LeavesHalfDone) => Err(failed()),
-            _ if is_cancelled(cancel) => Err(RuntimeError::Cancelled),
-            _ => Ok(id),
+        if world.has_name(&new.instance) {
+            return Err(RuntimeError::Failed("the name is already in use".into()));
         }
+        let id = world.add(&new.instance, created(), Some(new.clone()));
+        if fault == Some(Fault::LeavesHalfDone) {
+            return Err(failed());
+        }
+        if is_cancelled(cancel) {
+            return Err(RuntimeError::Cancelled);
+        }
+        Ok(id)
     }
 
     fn init(
@@ -552,7 +570,10 @@ impl RuntimeConnector for FakeConnector {
         if is_cancelled(cancel) {
             return Err(RuntimeError::Cancelled);
         }
-        let Some(container) = world.containers.get_mut(id).filter(|_| fault.is_none()) else {
+        if fault.is_some() {
+            return Err(failed());
+        }
+        let Some(container) = world.containers.get_mut(id) else {
             return Err(failed());
         };
         container.state = ExecutionState::with_info(Phase::PendingStarting, "initialized");
@@ -587,15 +608,10 @@ impl RuntimeConnector for FakeConnector {
             return Err(RuntimeError::Cancelled);
         }
         match fault {
-            Some(Fault::Unsupported) => {
-                return Err(RuntimeError::Unsupported("it will never work".to_owned()));
-            }
-            Some(Fault::LeavesHalfDone) => return Err(failed()),
+            Some(Fault::Unsupported) => return Err(unsupported()),
             Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(failure())),
-            _ => {}
-        }
-        if fault.is_some() {
-            return Err(failed());
+            Some(_) => return Err(failed()),
+            None => {}
         }
         let Some(container) = world.containers.get_mut(id) else {
             return Err(RuntimeError::Failed(CallError {
@@ -609,19 +625,12 @@ impl RuntimeConnector for FakeConnector {
 
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         let mut world = self.engine.world();
-        let name = world
-            .containers
-            .get(id)
-            .map_or("nothing".into(), |container| {
-                container.instance.workload.clone()
-            });
+        let name = world.workload_of(id);
         if world.stuck.contains(&*name) {
             return Err(failed());
         }
         match world.begin(Call::Delete, format!("delete {name}")) {
-            Some(Fault::TimesOut) => {
-                return Err(RuntimeError::TimedOut("it took too long".into()));
-            }
+            Some(Fault::TimesOut) => return Err(timed_out()),
             Some(_) => return Err(failed()),
             None => {}
         }
@@ -636,13 +645,8 @@ impl RuntimeConnector for FakeConnector {
 
     fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         let mut world = self.engine.world();
-        let name = world
-            .containers
-            .get(id)
-            .map_or("nothing".into(), |container| {
-                container.instance.workload.clone()
-            });
-        if world.begin(Call::Stop, format!("stop {name}")).is_some() {
+        let text = format!("stop {}", world.workload_of(id));
+        if world.begin(Call::Stop, text).is_some() {
             return Err(failed());
         }
         if let Some(container) = world.containers.get_mut(id) {
@@ -681,14 +685,11 @@ impl RuntimeConnector for FakeConnector {
         id: &ContainerId,
     ) -> Result<Option<OutOfMemory>, RuntimeError> {
         let mut world = self.engine.world();
-        let name = match world.containers.get(id) {
-            Some(container) => container.instance.workload.to_string(),
-            None => return Ok(None),
-        };
-        if world
-            .begin(Call::Inspect, format!("inspect {name}"))
-            .is_some()
-        {
+        if !world.containers.contains_key(id) {
+            return Ok(None);
+        }
+        let text = format!("inspect {}", world.workload_of(id));
+        if world.begin(Call::Inspect, text).is_some() {
             return Err(failed());
         }
         Ok(world.out_of_memory.get(id).copied())
@@ -700,17 +701,17 @@ impl RuntimeConnector for FakeConnector {
         _wanted: Option<&Workload>,
     ) -> Result<Vec<ContainerId>, RuntimeError> {
         let mut world = self.engine.world();
-        if world
-            .begin(Call::Find, format!("find {}", instance.workload))
-            .is_some()
-        {
+        let text = format!("find {}", instance.workload);
+        if world.begin(Call::Find, text).is_some() {
             return Err(failed());
         }
-        let found = world
-            .containers
-            .iter()
-            .filter(|(_, container)| container.instance == *instance);
-        Ok(found.map(|(id, _)| id.clone()).collect())
+        let mut found = Vec::new();
+        for (id, container) in &world.containers {
+            if container.instance == *instance {
+                found.push(id.clone());
+            }
+        }
+        Ok(found)
     }
 
     fn note(&mut self, instance: &InstanceName, id: &ContainerId) {
@@ -757,12 +758,10 @@ impl RuntimeConnector for FakeConnector {
         _instance: &InstanceName,
         _wanted: &LogsRequest,
     ) -> Result<Vec<LogCall>, RuntimeError> {
-        self.engine
-            .world()
-            .log_calls
-            .clone()
-            .unwrap_or(Ok(Vec::new()))
+        let calls = self.engine.world().log_calls.clone();
+        calls.unwrap_or(Ok(Vec::new()))
     }
+
     fn image_store(&mut self) -> Result<ImageStore, RuntimeError> {
         let mut world = self.engine.world();
         match world.begin(Call::ImageStore, "images".to_owned()) {
@@ -771,7 +770,7 @@ impl RuntimeConnector for FakeConnector {
         }
     }
 
-    /// Refuses what engines refuse.
+    /// Refuses to remove an image that engines refuse to remove.
     fn remove_image(&mut self, removal: &ImageRemoval) -> Result<(), RuntimeError> {
         let mut world = self.engine.world();
         let text = match removal {

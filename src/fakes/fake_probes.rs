@@ -1,5 +1,5 @@
-//! Checks of workloads in virtual time: the real table of checks, and answers that a test or an
-//! engine gives.
+//! Probes of workloads in virtual time: the real table of probes, with outcomes of a test or of an
+//! engine.
 //!
 //! Thread: the one of the test.
 
@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-/// Says what a check comes to.
+/// Returns the outcome of a probe.
 pub type Answers = Box<dyn FnMut(&ProbeOrder) -> Outcome + Send>;
 
-/// Checks when it is stepped.
+/// Probes when it is stepped.
 pub struct FakeProbes {
     clock: ManualClock,
     table: Mutex<ProbeTable<FakeIo>>,
@@ -43,7 +43,7 @@ impl Probes for FakeProbes {
 }
 
 impl FakeProbes {
-    /// Checks come to what `answers` says.
+    /// Probes with the outcomes that `answers` returns.
     pub fn new(clock: &ManualClock, answers: Answers) -> Arc<Self> {
         Arc::new(Self {
             clock: clock.clone(),
@@ -51,103 +51,94 @@ impl FakeProbes {
         })
     }
 
-    /// Checks have the outcome that was set last for the workload.
+    /// Probes with the outcomes that are set in the returned answers.
     pub fn settable(clock: &ManualClock) -> (Arc<Self>, ProbeAnswers) {
         let answers = ProbeAnswers::default();
-        let for_io = answers.clone();
-        (
-            Self::new(clock, Box::new(move |order| for_io.of(order))),
-            answers,
-        )
+        let of_probes = answers.clone();
+        let probes = Self::new(clock, Box::new(move |order| of_probes.of(order)));
+        (probes, answers)
     }
 
     fn table(&self) -> MutexGuard<'_, ProbeTable<FakeIo>> {
         self.table.lock().unwrap()
     }
 
-    /// When there is something to check.
+    /// The time of the next probe.
     pub fn due(&self) -> Option<Instant> {
         self.table().due()
     }
 
-    /// Makes the checks that are due. Returns whether there were any.
+    /// Makes the probes that are due. Returns whether there were any.
     pub fn step(&self) -> bool {
         let now = self.clock.now();
         let mut table = self.table();
-        let is_due = table.due().is_some_and(|due| due <= now);
-        if is_due {
-            table.turn(now);
+        let Some(due) = table.due() else {
+            return false;
+        };
+        if due > now {
+            return false;
         }
-        is_due
+        table.turn(now);
+        true
     }
 
-    /// The workload says something on its notify socket.
+    /// Sends a message of the workload to its notify socket.
     pub fn notify(&self, workload: &str, message: &str) {
         let mut table = self.table();
-        let keys: Vec<u64> = table
-            .orders()
-            .filter(|order| *order.instance.workload == *workload)
-            .map(|order| order.key)
-            .collect();
+        let mut keys = Vec::new();
+        for order in table.orders() {
+            if *order.instance.workload == *workload {
+                keys.push(order.key);
+            }
+        }
         for key in keys {
             table.notified(key, message.as_bytes(), self.clock.now());
         }
     }
 
-    /// The checks, for example `ready of db`.
+    /// The orders, for example `ready of db`.
     pub fn orders(&self) -> Vec<String> {
-        let text = |order: &ProbeOrder| {
-            format!(
-                "{} of {}",
-                format!("{:?}", order.purpose).to_lowercase(),
-                order.instance.workload
-            )
-        };
-        self.table().orders().map(text).collect()
+        let mut texts = Vec::new();
+        for order in self.table().orders() {
+            let purpose = format!("{:?}", order.purpose).to_lowercase();
+            texts.push(format!("{purpose} of {}", order.instance.workload));
+        }
+        texts
     }
 }
 
-/// What checks come to. Until something was set, nothing answers.
+/// The outcomes of probes. A probe whose outcome was not set fails.
 #[derive(Clone, Default)]
 pub struct ProbeAnswers {
     set: Arc<Mutex<BTreeMap<(String, Purpose), Outcome>>>,
 }
 
 impl ProbeAnswers {
-    /// Sets the outcome of a check of this workload.
+    /// Sets the outcome of probes of this workload.
     pub fn set(&self, workload: &str, purpose: Purpose, outcome: Outcome) {
-        self.set
-            .lock()
-            .unwrap()
-            .insert((workload.to_owned(), purpose), outcome);
+        let mut set = self.set.lock().unwrap();
+        set.insert((workload.to_owned(), purpose), outcome);
     }
 
-    /// Sets whether a check of this workload holds.
+    /// Sets whether probes of this workload succeed.
     pub fn holds(&self, workload: &str, purpose: Purpose, holds: bool) {
-        self.set(
-            workload,
-            purpose,
-            if holds {
-                Outcome::Holds
-            } else {
-                Outcome::fails("refused")
-            },
-        );
+        let outcome = if holds {
+            Outcome::Holds
+        } else {
+            Outcome::fails("refused")
+        };
+        self.set(workload, purpose, outcome);
     }
 
     fn of(&self, order: &ProbeOrder) -> Outcome {
         let key = (order.instance.workload.to_string(), order.purpose);
-        self.set
-            .lock()
-            .unwrap()
-            .get(&key)
-            .cloned()
-            .unwrap_or_else(|| Outcome::fails("refused"))
+        match self.set.lock().unwrap().get(&key) {
+            Some(outcome) => outcome.clone(),
+            None => Outcome::fails("refused"),
+        }
     }
-}
 
-impl ProbeAnswers {
-    /// Takes the outcomes over that were set for another agent.
+    /// Copies the outcomes that were set for another agent.
     pub fn take_over(&self, other: &Self) {
         let set = other.set.lock().unwrap().clone();
         *self.set.lock().unwrap() = set;

@@ -1,4 +1,4 @@
-//! Tests only: a clock, a container engine and checks as values, for the tests of several crates.
+//! Tests only: a clock, a container engine and probes as values, for the tests of several crates.
 //!
 //! Thread: the one of the test.
 

@@ -1,4 +1,4 @@
-//! What a test makes others log.
+//! The lines that a test makes other code log.
 //!
 //! Thread: the one of the test.
 
@@ -9,18 +9,19 @@ use std::cell::RefCell;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-/// The sources of which some of these lines say that further ones are left out.
+/// The sources whose further lines are left out, according to these lines.
 pub fn suppressed(lines: &[String]) -> std::collections::BTreeSet<&str> {
-    let marked = lines
-        .iter()
-        .filter_map(|line| line.strip_prefix("Many log lines are about '"));
-    marked
-        .filter_map(|rest| rest.split("': further").next())
-        .collect()
+    let mut sources = std::collections::BTreeSet::new();
+    for line in lines {
+        if let Some(rest) = line.strip_prefix("Many log lines are about '") {
+            sources.extend(rest.split("': further").next());
+        }
+    }
+    sources
 }
 
-/// The lines that `body` logs on this thread at the levels that are on by default, with the
-/// notes about those left out, as if all came at the same time.
+/// The lines that `body` logs on this thread, as if all came at the same time: those of the default
+/// levels, with the notes about lines that are left out.
 pub fn lines_of(body: impl FnOnce()) -> Vec<String> {
     thread_local! {
         static LINES: RefCell<Option<(Sources, Vec<String>)>> = const { RefCell::new(None) };

@@ -1,4 +1,4 @@
-//! A clock that only moves when a test says so.
+//! A clock that only a test moves.
 //!
 //! Thread: the one of the test; clones show the same time.
 
@@ -14,7 +14,7 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// Starts somewhere.
+    /// Starts at the present time.
     pub fn new() -> Self {
         Self {
             now: Arc::new(Mutex::new(SystemClock.now())),
@@ -38,8 +38,8 @@ impl Clock for ManualClock {
         *self.now.lock().unwrap()
     }
 
-    /// Ready at once or never: no thread waits in a simulation, the owner of the clock looks again
-    /// after moving it.
+    /// Ready at once or never. No thread waits for it in a simulation: the owner of the clock checks
+    /// what is due after it has moved the clock.
     fn alarm(&self, at: Instant) -> Receiver<Instant> {
         if at > self.now() {
             return never();
