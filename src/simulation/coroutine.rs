@@ -1,9 +1,9 @@
-//! Control loops and their engine calls that share one thread: each stops in the middle of an
-//! engine call and goes on when the call has ended.
+//! Control loops and their engine calls that share one thread: each pauses in the middle of an
+//! engine call and continues when the call has ended.
 //!
-//! Thread: the one of the test. A control loop blocks in engine calls, so each gets a stack of its
-//! own, and the simulation decides which one continues. Dropping a [`Task`] unwinds its
-//! stack: the process was killed.
+//! Thread: the one of the test. A control loop blocks in engine calls, so each has a stack of its
+//! own, and the simulation decides which one continues. Dropping a [`Task`] unwinds its stack, as if
+//! the process was killed.
 
 use ankaios_agent::engine_call::ContainerCall;
 use ankaios_agent::workload::{LoopStep, WorkloadControlLoop};
@@ -28,7 +28,7 @@ pub(crate) enum Pause {
     Worked,
     /// It waits until it is woken, or for `due`.
     Idle { due: Option<Instant> },
-    /// It is in an engine call, which wants to be looked at then.
+    /// It is in an engine call, which continues at this time.
     Calling { until: Instant },
 }
 
@@ -41,9 +41,9 @@ pub(crate) fn pause(why: Pause) {
     let yielder = RUNNING
         .get()
         .expect("only control loops of a simulation are paused");
-    // SAFETY: a task sets the pointer whenever it starts or goes on, and no other task runs before
-    // it stops again, so it points to the yielder of this task, which lives as long as the task's
-    // stack does.
+    // SAFETY: a task sets the pointer whenever it starts or continues, and no other task runs before
+    // it pauses again. So the pointer is that of the yielder of this task, which lives as long as the
+    // stack of the task.
     #[allow(unsafe_code)]
     unsafe { yielder.as_ref() }.suspend(why);
     RUNNING.set(Some(yielder));
@@ -57,7 +57,7 @@ pub(crate) struct Task {
     pause: Pause,
     woken: Receiver<()>,
     is_loop: bool,
-    /// Of a call; it goes on when that becomes readable.
+    /// A call continues when this becomes readable.
     cancel: Option<EventFd>,
 }
 
@@ -94,7 +94,8 @@ impl Task {
 
     /// An engine call that has not begun.
     pub(crate) fn call(call: Box<ContainerCall>) -> Self {
-        let (workload, cancel) = (call.new.instance.workload.to_string(), call.cancel.clone());
+        let workload = call.new.instance.workload.to_string();
+        let cancel = call.cancel.clone();
         let stack = DefaultStack::new(STACK).expect("there is memory for a stack");
         let coroutine = Coroutine::with_stack(stack, move |yielder, ()| {
             RUNNING.set(Some(NonNull::from(yielder)));
@@ -115,21 +116,23 @@ impl Task {
         self.is_loop
     }
 
-    /// Whether it can do something now.
-    pub(crate) fn is_ready(&mut self, now: Instant) -> bool {
-        if self.cancel.as_ref().is_some_and(is_readable) {
-            self.cancel = None; // Once.
+    /// Notes whether its call was cancelled. Returns whether it can continue now.
+    pub(crate) fn poll_ready(&mut self, now: Instant) -> bool {
+        if let Some(cancel) = &self.cancel
+            && is_readable(cancel)
+        {
+            self.cancel = None; // A call is cancelled once.
             self.pause = Pause::Worked;
         }
-        let called = !self.woken.is_empty();
+        let is_woken = !self.woken.is_empty();
         match &self.pause {
             Pause::Worked => true,
-            Pause::Idle { due } => called || due.is_some_and(|at| at <= now),
+            Pause::Idle { due } => is_woken || due.is_some_and(|at| at <= now),
             Pause::Calling { until } => *until <= now,
         }
     }
 
-    /// When it can do something without being called.
+    /// The time at which it can continue without being woken.
     pub(crate) fn due(&self) -> Option<Instant> {
         match self.pause {
             Pause::Worked => None,
@@ -138,7 +141,7 @@ impl Task {
         }
     }
 
-    /// Goes on until the next pause; returns whether the control loop has ended.
+    /// Continues until the next pause. Returns whether the control loop has ended.
     pub(crate) fn resume(&mut self) -> bool {
         let _ = self.woken.try_recv();
         match self.coroutine.resume(()) {

@@ -18,10 +18,16 @@ const WRITE_MS: u64 = 2_000;
 pub(crate) struct Disk {
     clock: ManualClock,
     given: Receiver<StateWrite>,
-    writing: Option<(Instant, String)>,
+    writing: Option<Writing>,
     stored: Option<String>,
     /// The state stored before that.
     previous: Option<String>,
+}
+
+/// A write under way.
+struct Writing {
+    ends_at: Instant,
+    text: String,
 }
 
 impl Disk {
@@ -36,8 +42,8 @@ impl Disk {
         }
     }
 
-    /// Starts a server with the stored state; it writes here. A state that it must store before it
-    /// serves any client is stored at once. Returns the violation.
+    /// Starts a server with the stored state, and takes its writes. A state that it must store before
+    /// it serves clients is stored at once. Returns the violation.
     pub(crate) fn start(&mut self, server: &mut ServerLoop) -> Option<String> {
         let (store, given) = StateStore::without_writer();
         self.given = given;
@@ -86,31 +92,35 @@ impl Disk {
         self.stored = self.previous.take().or(self.stored.take());
     }
 
+    /// Stores a text that was written.
     fn written(&mut self, text: String) {
         self.previous = self.stored.replace(text);
     }
 
     /// The time at which a write ends or can begin.
     pub(crate) fn due(&self) -> Option<Instant> {
-        match &self.writing {
-            Some((at, _)) => Some(*at),
-            None if self.given.is_empty() => None,
-            None => Some(self.clock.now()),
+        if let Some(writing) = &self.writing {
+            return Some(writing.ends_at);
         }
+        if self.given.is_empty() {
+            return None;
+        }
+        Some(self.clock.now())
     }
 
     /// Ends a write or begins the next one.
     pub(crate) fn step(&mut self, random: &mut fastrand::Rng) {
-        match self.writing.take() {
-            Some((_, written)) => self.written(written),
-            None => {
-                let Ok(StateWrite { state, .. }) = self.given.try_recv() else {
-                    return;
-                };
-                let at = self.clock.now() + Duration::from_millis(random.u64(1..WRITE_MS));
-                self.writing = Some((at, text(&state).expect("any state can be written")));
-            }
+        if let Some(writing) = self.writing.take() {
+            self.written(writing.text);
+            return;
         }
+        let Ok(StateWrite { state, .. }) = self.given.try_recv() else {
+            return;
+        };
+        self.writing = Some(Writing {
+            ends_at: self.clock.now() + Duration::from_millis(random.u64(1..WRITE_MS)),
+            text: text(&state).expect("any state can be written"),
+        });
     }
 
     /// The stored state while no write is under way and none waits; one without workloads if nothing

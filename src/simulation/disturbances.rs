@@ -68,18 +68,19 @@ pub(crate) const LATEST: [&str; 6] = [
 /// As [`LATEST`], for those that came after them.
 pub(crate) const LAST: [&str; 2] = ["haste", "followers"];
 
+/// Draws 0, or a number up to `most`.
+fn up_to(random: &mut fastrand::Rng, most: u32) -> u32 {
+    if !random.bool() {
+        return 0;
+    }
+    random.u32(0..=most)
+}
+
 impl Disturbances {
-    /// Each seed has only some kinds of faults: what happens rarely would otherwise drown in what
-    /// happens often.
+    /// Draws the frequency of each kind of fault; about half of the kinds never happen. With all
+    /// kinds in each seed, rare ones would have no effect among frequent ones.
     pub(crate) fn new(random: &mut fastrand::Rng, seed: u64) -> Self {
         let mut newer = fastrand::Rng::with_seed(!seed);
-        let up_to = |random: &mut fastrand::Rng, most: u32| {
-            if random.bool() {
-                random.u32(0..=most)
-            } else {
-                0
-            }
-        };
         let mut old = |most| up_to(random, most);
         let mut new = |most| up_to(&mut newer, most);
         let mut disturbances = Self {

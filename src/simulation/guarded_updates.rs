@@ -57,8 +57,8 @@ impl GuardedUpdates {
         }
     }
 
-    /// Takes the end of an agent's connection, or the begin of another one: its reports do not apply
-    /// any more.
+    /// Takes the end of an agent's connection, or the begin of another one: its earlier reports no
+    /// longer apply.
     pub(crate) fn disconnected(&mut self, agent: &Name) {
         self.permitted.retain(|instance| instance.agent != *agent);
     }
@@ -186,8 +186,8 @@ impl GuardedUpdates {
         None
     }
 
-    /// The workloads of an update that have changed with the last event. Not those that come back
-    /// after a restart, nor dependents that are only restarted with the update.
+    /// The workloads of an update that have changed with the last event, without those that come back
+    /// after a restart, or that are only restarted with the update.
     fn changed(&self, update: &SeenUpdate, before: &Before, server: &ServerLoop) -> BTreeSet<Name> {
         let view = server.view();
         let restarting = server.restarting();
@@ -318,9 +318,14 @@ pub(crate) fn pending(server: &ServerLoop) -> BTreeSet<Name> {
 pub(crate) struct StagingReports {
     clock: ManualClock,
     random: fastrand::Rng,
-    /// By their times.
-    reports: VecDeque<(Instant, PreparedInstance)>,
+    /// In the order of their times.
+    reports: VecDeque<PlannedReport>,
     listed: Vec<AddedWorkload>,
+}
+
+struct PlannedReport {
+    at: Instant,
+    report: PreparedInstance,
 }
 
 /// Longest time until something about an instance changes, in milliseconds.
@@ -345,67 +350,90 @@ impl StagingReports {
     /// Takes the list of all staged instances.
     pub(crate) fn list(&mut self, list: &[AddedWorkload]) {
         let known = std::mem::replace(&mut self.listed, list.to_vec());
-        self.reports.retain(|(_, report)| {
+        self.reports.retain(|planned| {
+            let instance = &planned.report.instance;
             let mut list = list.iter();
-            list.any(|added| added.instance == report.instance && known.contains(added))
+            list.any(|added| added.instance == *instance && known.contains(added))
         });
         for added in list {
             if !known.contains(added) {
                 self.plan_reports(&added.instance);
             }
         }
-        self.reports.make_contiguous().sort_by_key(|(at, _)| *at);
+        let reports = self.reports.make_contiguous();
+        reports.sort_by_key(|planned| planned.at);
     }
 
     /// Plans the reports of an instance: some tries fail, then it is staged or never will be. A
     /// condition may block it for a while.
     fn plan_reports(&mut self, instance: &InstanceName) {
-        let mut at = self.clock.now();
-        let report = |level, tries, is_final, unmet: bool| PreparedInstance {
-            instance: instance.clone(),
-            level,
-            reason: (tries > 0).then(|| "no such image".to_owned()),
-            tries,
-            is_final,
-            unmet: unmet.then(|| "/sim/key does not exist".to_owned()),
-        };
-        let tries = [0, 0, 1, 3][self.random.usize(..4)];
+        // First choose them.
         let mut reports = Vec::new();
+        let tries = [0, 0, 1, 3][self.random.usize(..4)];
         for number in 1..=tries {
-            reports.push(report(None, number, false, false));
+            reports.push(failed(instance, number));
         }
         if self.random.u8(0..4) == 0 {
-            reports.push(report(Some(PrepareLevel::Create), 0, false, true));
+            reports.push(PreparedInstance {
+                unmet: Some("/sim/key does not exist".to_owned()),
+                ..staged(instance)
+            });
         }
-        let is_final = self.random.u8(0..6) == 0;
-        reports.push(if is_final {
-            report(None, tries + 1, true, false)
+        if self.random.u8(0..6) == 0 {
+            reports.push(PreparedInstance {
+                is_final: true,
+                ..failed(instance, tries + 1)
+            });
         } else {
-            report(Some(PrepareLevel::Create), 0, false, false)
-        });
+            reports.push(staged(instance));
+        }
+        // Then their times.
+        let mut at = self.clock.now();
         for report in reports {
             at += Duration::from_millis(self.random.u64(1..STEP_MS));
-            self.reports.push_back((at, report));
+            self.reports.push_back(PlannedReport { at, report });
         }
     }
 
     /// The time of the next report.
     pub(crate) fn due(&self) -> Option<Instant> {
-        let (at, _) = self.reports.front()?;
-        Some(*at)
+        Some(self.reports.front()?.at)
     }
 
     /// Takes the next report.
     pub(crate) fn next(&mut self) -> Option<PreparedInstance> {
-        let (_, report) = self.reports.pop_front()?;
-        Some(report)
+        Some(self.reports.pop_front()?.report)
+    }
+}
+
+/// The report that an instance is staged.
+fn staged(instance: &InstanceName) -> PreparedInstance {
+    PreparedInstance {
+        instance: instance.clone(),
+        level: Some(PrepareLevel::Create),
+        reason: None,
+        tries: 0,
+        is_final: false,
+        unmet: None,
+    }
+}
+
+/// The report that the try with this number has failed.
+fn failed(instance: &InstanceName, number: u32) -> PreparedInstance {
+    PreparedInstance {
+        instance: instance.clone(),
+        level: None,
+        reason: Some("no such image".to_owned()),
+        tries: number,
+        is_final: false,
+        unmet: None,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::one_server::{Cluster, desired};
+    use crate::one_server::{OneServer, desired};
     use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
     use ankaios_model::messages::ToServer;
     use ankaios_wire::peer::PeerId;
@@ -414,14 +442,14 @@ mod tests {
 
     /// A server with its guarded updates.
     struct Judged {
-        cluster: Cluster,
+        cluster: OneServer,
         agent: PeerId,
         guarded: GuardedUpdates,
     }
 
     impl Judged {
         fn new() -> Self {
-            let mut cluster = Cluster::default();
+            let mut cluster = OneServer::default();
             cluster.server.start_with(desired(MANIFEST)).unwrap();
             let agent = cluster.agent("A");
             Self {

@@ -71,7 +71,7 @@ impl Tasks {
     fn ready(&mut self, now: Instant) -> Vec<usize> {
         let mut ready = Vec::new();
         for (index, task) in self.all().iter_mut().enumerate() {
-            if task.is_ready(now) {
+            if task.poll_ready(now) {
                 ready.push(index);
             }
         }

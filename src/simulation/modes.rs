@@ -38,13 +38,11 @@ pub(crate) fn new_server(has_modes: bool) -> ServerLoop {
 
 /// The hook: a workload without an agent gets one.
 fn assign(mut plan: WorkloadPlan) -> HookOutcome {
-    for AddedWorkload { instance, workload } in plan
-        .added
-        .iter_mut()
-        .filter(|added| added.instance.agent.is_empty())
-    {
-        instance.agent = ASSIGNED.into();
-        Arc::make_mut(workload).agent = ASSIGNED.into();
+    for added in &mut plan.added {
+        if added.instance.agent.is_empty() {
+            added.instance.agent = ASSIGNED.into();
+            Arc::make_mut(&mut added.workload).agent = ASSIGNED.into();
+        }
     }
     Ok(Some(plan))
 }
@@ -57,12 +55,15 @@ pub(crate) fn mode(desired: &DesiredState) -> Option<&str> {
     }
 }
 
-/// Whether a workload is in the current mode.
+/// Returns whether a workload runs in the current mode.
 fn is_in_mode(desired: &DesiredState, workload: &Workload) -> bool {
-    let Some(named) = workload.tags.get("modes") else {
+    let Some(modes) = workload.tags.get("modes") else {
         return true;
     };
-    mode(desired).is_some_and(|mode| named.split(' ').any(|named| named == mode))
+    let Some(current) = mode(desired) else {
+        return false;
+    };
+    modes.split(' ').any(|mode| mode == current)
 }
 
 /// The expected effective workload of a desired one.
@@ -85,43 +86,39 @@ pub(crate) fn expected(
 
 /// The instance of a desired workload on its own agent, in the mode or not.
 pub(crate) fn own_instance(name: &Name, workload: &Workload, has_modes: bool) -> InstanceName {
-    let instance = workload.instance_name(name);
-    let is_assigned = has_modes && instance.agent.is_empty();
-    InstanceName {
-        agent: if is_assigned {
-            ASSIGNED.into()
-        } else {
-            instance.agent
-        },
-        ..instance
+    let mut instance = workload.instance_name(name);
+    if has_modes && instance.agent.is_empty() {
+        instance.agent = ASSIGNED.into();
     }
+    instance
 }
 
-/// Whether a state may be desired: without the config item nothing may name a mode.
+/// Returns whether a state may be desired: without the config item no workload must name a mode.
 pub(crate) fn is_allowed(desired: &DesiredState) -> bool {
-    mode(desired).is_some()
-        || !desired
-            .workloads
-            .values()
-            .any(|workload| workload.tags.contains_key("modes"))
+    if mode(desired).is_some() {
+        return true;
+    }
+    let mut workloads = desired.workloads.values();
+    workloads.all(|workload| !workload.tags.contains_key("modes"))
 }
 
-/// Whether a client writes the mode.
+/// Returns whether a client writes the mode.
 pub(crate) fn writes_mode(update: &UpdateState) -> bool {
     update.masks.is_empty() || update.masks.iter().any(|mask| mask == ITEM_MASK)
 }
 
-/// Gives a workload other modes, or lets its failure mean something else.
+/// Changes the modes of a workload, and whether it is essential.
 pub(crate) fn retag(workload: &mut Workload, random: &mut fastrand::Rng) {
     let tags = &mut workload.tags;
     tags.remove("modes");
-    let named: Vec<&str> = MODES[..3]
-        .iter()
-        .filter(|_| random.bool())
-        .copied()
-        .collect();
-    if !named.is_empty() {
-        tags.insert("modes".to_owned(), named.join(" "));
+    let mut modes = Vec::new();
+    for mode in &MODES[..3] {
+        if random.bool() {
+            modes.push(*mode);
+        }
+    }
+    if !modes.is_empty() {
+        tags.insert("modes".to_owned(), modes.join(" "));
     }
     match random.u8(0..3) {
         0 => _ = tags.insert("essential".to_owned(), "true".to_owned()),
@@ -148,12 +145,12 @@ impl OwnSwitches {
             return None;
         }
         self.since_client += 1;
-        let wrong = is != Some(LIMP) || self.since_client > 1;
-        wrong.then(|| {
-            format!(
-                "the server switched from {was:?} to {is:?}, {} times in a row",
-                self.since_client
-            )
-        })
+        let times = self.since_client;
+        if is == Some(LIMP) && times == 1 {
+            return None;
+        }
+        Some(format!(
+            "the server switched from {was:?} to {is:?}, {times} times in a row"
+        ))
     }
 }

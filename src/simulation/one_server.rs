@@ -1,4 +1,4 @@
-//! One server in the tests of what judges it, with peers whose messages are read directly.
+//! One server for tests of the expectations, with peers whose messages are read directly.
 //!
 //! Thread: the one of the test.
 
@@ -18,13 +18,13 @@ use std::collections::BTreeMap;
 
 /// A server and its messages.
 #[derive(Default)]
-pub(crate) struct Cluster {
+pub(crate) struct OneServer {
     pub server: ServerLoop,
     readers: BTreeMap<PeerId, OutboxReader>,
     opened: u64,
 }
 
-impl Cluster {
+impl OneServer {
     /// A server that was started with the manifest `yaml`.
     pub(crate) fn with_manifest(yaml: &str) -> Self {
         let mut cluster = Self::default();
@@ -72,27 +72,26 @@ impl Cluster {
         }));
     }
 
-    pub(crate) fn report(&mut self, peer: PeerId, states: &[(&InstanceName, Phase)]) {
-        let states = states
-            .iter()
-            .map(|(instance, phase)| state(instance, *phase))
-            .collect();
+    pub(crate) fn report(&mut self, peer: PeerId, phases: &[(&InstanceName, Phase)]) {
+        let mut states = Vec::new();
+        for (instance, phase) in phases {
+            states.push(state(instance, *phase));
+        }
         self.send(peer, ToServer::WorkloadStates(states));
     }
 
     /// Sends a request and returns the response to it, which must be the last message.
     pub(crate) fn request(&mut self, peer: PeerId, content: RequestContent) -> ResponseContent {
-        self.send(
-            peer,
-            ToServer::Request(Request {
-                id: "question".to_owned(),
-                content,
-            }),
-        );
+        let id = "request".to_owned();
+        self.send(peer, ToServer::Request(Request { id, content }));
         let reader = &self.readers[&peer];
-        match std::iter::from_fn(|| reader.try_next()).last() {
-            Some(FromServer::Response(Response { id, content })) if id == "question" => content,
-            other => panic!("no answer but {other:?}"),
+        let mut last = None;
+        while let Some(message) = reader.try_next() {
+            last = Some(message);
+        }
+        match last {
+            Some(FromServer::Response(Response { id, content })) if id == "request" => content,
+            other => panic!("expected a response, not {other:?}"),
         }
     }
 
@@ -108,21 +107,17 @@ impl Cluster {
         outcome(answer)
     }
 
-    /// The phase of an instance as the server knows it.
+    /// The phase of an instance at the server.
     pub(crate) fn phase(&self, instance: &InstanceName) -> Option<Phase> {
-        self.server
-            .view()
-            .states
-            .get(instance)
-            .map(|state| state.phase)
+        let state = self.server.view().states.get(instance)?;
+        Some(state.phase)
     }
 }
 
+/// The desired state of a manifest.
 pub(crate) fn desired(yaml: &str) -> DesiredState {
-    ankaios_model::manifest::Manifest::parse(yaml)
-        .unwrap()
-        .into_desired_state()
-        .unwrap()
+    let manifest = ankaios_model::manifest::Manifest::parse(yaml).unwrap();
+    manifest.into_desired_state().unwrap()
 }
 
 pub(crate) fn update(new_state: &str, masks: &[&str]) -> RequestContent {
@@ -136,19 +131,19 @@ pub(crate) fn update(new_state: &str, masks: &[&str]) -> RequestContent {
 
 /// A field tree from YAML.
 pub(crate) fn tree(yaml: &str) -> Node {
-    fn node(value: &serde_yaml::Value) -> Node {
-        match value {
-            serde_yaml::Value::Mapping(entries) => Node::map(
-                entries
-                    .iter()
-                    .map(|(key, value)| (key.as_str().unwrap(), node(value))),
-            ),
-            serde_yaml::Value::Sequence(items) => Node::List(items.iter().map(node).collect()),
-            serde_yaml::Value::Number(number) => Node::Number(number.as_u64().unwrap()),
-            other => Node::text(other.as_str().unwrap()),
-        }
-    }
     node(&serde_yaml::from_str(yaml).unwrap())
+}
+
+fn node(value: &serde_yaml::Value) -> Node {
+    match value {
+        serde_yaml::Value::Mapping(entries) => {
+            let entries = entries.iter();
+            Node::map(entries.map(|(key, value)| (key.as_str().unwrap(), node(value))))
+        }
+        serde_yaml::Value::Sequence(items) => Node::List(items.iter().map(node).collect()),
+        serde_yaml::Value::Number(number) => Node::Number(number.as_u64().unwrap()),
+        other => Node::text(other.as_str().unwrap()),
+    }
 }
 
 pub(crate) fn state(instance: &InstanceName, phase: Phase) -> WorkloadState {

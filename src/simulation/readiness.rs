@@ -1,4 +1,5 @@
-//! Which instances were found ready, counted as their blocks say and whatever the agents count.
+//! Which instances were found ready. The results of their checks are counted here once more, apart
+//! from the agents.
 //!
 //! Thread: the one of the test.
 
@@ -24,22 +25,16 @@ struct Found {
 
 impl Readiness {
     /// Forgets the results before a start.
-    pub(crate) fn starts_anew(
-        &mut self,
-        NewContainer {
-            instance, workload, ..
-        }: &NewContainer,
-    ) {
-        self.found.remove(instance);
-        let wanted = if workload.runtime_config.contains("successThreshold: 2") {
-            2
-        } else {
-            1
-        };
-        self.wanted.insert(instance.clone(), wanted);
+    pub(crate) fn starts_anew(&mut self, new: &NewContainer) {
+        self.found.remove(&new.instance);
+        let mut wanted = 1;
+        if new.workload.runtime_config.contains("successThreshold: 2") {
+            wanted = 2;
+        }
+        self.wanted.insert(new.instance.clone(), wanted);
     }
 
-    /// One life of an agent has asked.
+    /// Takes the result of a probe that one life of an agent has ordered.
     pub(crate) fn note(&mut self, life: u64, order: &ProbeOrder, holds: bool) {
         let found = self.found.entry(order.instance.clone()).or_default();
         if found.life != life {
@@ -48,14 +43,18 @@ impl Readiness {
                 ..Found::default()
             };
         }
+        let wanted = self.wanted.get(&order.instance).copied().unwrap_or(1);
         found.in_a_row = if holds { found.in_a_row + 1 } else { 0 };
-        found.is_ready |= found.in_a_row >= self.wanted.get(&order.instance).copied().unwrap_or(1);
+        if found.in_a_row >= wanted {
+            found.is_ready = true;
+        }
     }
 
-    /// Whether that life has found the instance ready since its last start.
+    /// Returns whether that life has found the instance ready since its last start.
     pub(crate) fn is_ready(&self, life: u64, instance: &InstanceName) -> bool {
-        self.found
-            .get(instance)
-            .is_some_and(|found| found.life == life && found.is_ready)
+        match self.found.get(instance) {
+            Some(found) => found.life == life && found.is_ready,
+            None => false,
+        }
     }
 }

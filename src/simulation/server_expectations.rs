@@ -597,7 +597,7 @@ fn has_cycle<W: AsRef<Workload>>(workloads: &BTreeMap<Name, W>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::one_server::{Cluster, tree, update};
+    use crate::one_server::{OneServer, tree, update};
     use ankaios_model::messages::AgentCapabilities;
     use std::sync::Arc;
 
@@ -662,7 +662,7 @@ mod tests {
         let running = |needed: &str| format!("dependencies: {{{needed}: ADD_COND_RUNNING}}");
         let workload = |name: &str, more: &str| workload(name, "x", more);
         let old = [workload("needed", ""), workload("w", "")];
-        let mut cluster = Cluster::with_manifest(&state(&old));
+        let mut cluster = OneServer::with_manifest(&state(&old));
         let agent = cluster.agent("A");
         let [needed, w] = ["needed", "w"].map(|name| InstanceName::new(name, "x", "A"));
         cluster.report(agent, &[(&needed, Phase::Running), (&w, Phase::Running)]);
@@ -701,7 +701,7 @@ mod tests {
     fn joined_restart_is_awaited_by_its_former_dependencies() {
         let needs = "dependencies: {needed: ADD_COND_RUNNING, other: ADD_COND_RUNNING}";
         let [needed, other] = ["needed", "other"].map(|name| workload(name, "x", ""));
-        let mut cluster = Cluster::with_manifest(&state(&[
+        let mut cluster = OneServer::with_manifest(&state(&[
             needed.clone(),
             other.clone(),
             workload("user", "x", ""),
@@ -746,7 +746,7 @@ mod tests {
         };
         let user = |name: &str| workload(name, "x", "dependencies: {needed: ADD_COND_RUNNING}");
         let old = [workload("needed", "x", ""), user("other"), user("user")];
-        let mut cluster = Cluster::with_manifest(&state(&old));
+        let mut cluster = OneServer::with_manifest(&state(&old));
         let agent = cluster.agent_with(
             "A",
             AgentCapabilities {
@@ -798,7 +798,7 @@ mod tests {
     fn restart_with_a_rollback_waits_for_former_dependents() {
         let needs = "dependencies: {needed: ADD_COND_RUNNING}";
         let old = [workload("needed", "x", ""), workload("user", "x", "")];
-        let mut cluster = Cluster::with_manifest(&state(&old));
+        let mut cluster = OneServer::with_manifest(&state(&old));
         let agent = cluster.agent("A");
         let config = "{ lifecycle: { update: { stage: NONE, onFailure: ROLLBACK } } }";
         let [needed, user, new_needed] = [("needed", "x"), ("user", "x"), ("needed", config)]
@@ -834,13 +834,14 @@ mod tests {
     fn removed_instance_needs_nothing_although_it_came_back() {
         let judged = |is_restarted: bool, is_known: bool| {
             let user = workload("user", "x", "dependencies: {needed: ADD_COND_RUNNING}");
-            let mut cluster = Cluster::with_manifest(&state(&[workload("needed", "x", ""), user]));
+            let mut cluster =
+                OneServer::with_manifest(&state(&[workload("needed", "x", ""), user]));
             let agent = cluster.agent("A");
             let [needed, user] = ["needed", "user"].map(|name| InstanceName::new(name, "x", "A"));
             cluster.report(agent, &[(&needed, Phase::Running), (&user, Phase::Running)]);
             let (commander, mut expectations) =
                 (cluster.commander(), ServerExpectations::new(false));
-            let ask = |cluster: &mut Cluster,
+            let ask = |cluster: &mut OneServer,
                        expectations: &mut ServerExpectations,
                        content: RequestContent| {
                 let RequestContent::UpdateState(asked) = &content else {

@@ -42,22 +42,19 @@ pub(crate) fn unsettled(cluster: &mut Cluster) -> Option<String> {
     let view = server.view();
     let effective: Effective = view.effective.clone();
     let pending = pending(server);
-    let states: States = server
-        .reported_states()
-        .into_iter()
-        .map(|WorkloadState { instance, state }| (instance, state))
-        .collect();
+    let mut states = States::new();
+    for WorkloadState { instance, state } in server.reported_states() {
+        states.insert(instance, state);
+    }
     if let Some(reason) = cluster.unfinished_update() {
         return Some(reason);
     }
-    if let Some(instance) = cluster
-        .reported
-        .iter()
-        .find(|instance| !states.contains_key(*instance))
-    {
-        return Some(format!(
-            "the removal of '{instance}' was never reported to the server"
-        ));
+    for instance in &cluster.reported {
+        if !states.contains_key(instance) {
+            return Some(format!(
+                "the removal of '{instance}' was never reported to the server"
+            ));
+        }
     }
     let nodes = &cluster.nodes;
     if let Some(wrong) = states_of_the_gone(nodes, &effective, &states) {
@@ -86,8 +83,8 @@ pub(crate) fn unsettled(cluster: &mut Cluster) -> Option<String> {
     None
 }
 
-/// Returns whether an instance continues to exist because others need it, by the messages to its
-/// agent and by the desired state.
+/// Returns whether an instance still exists because others need it. The messages to its agent and
+/// the desired state say which do.
 fn waits_to_stop(
     nodes: &[SimNode],
     instance: &InstanceName,
@@ -252,7 +249,7 @@ fn is_state_of(
     let policy = added.workload.restart_policy;
     let config = &*added.workload.runtime_config;
     match found.phase() {
-        // No deadline ends a container that an earlier life of the agent started.
+        // A container of an earlier life of the agent has no deadline.
         Phase::Running if config.contains("/never") => {
             let is_of_earlier_life = match &node.life {
                 Some(life) => found.is_of_another_life(life.number),
@@ -263,8 +260,8 @@ fn is_state_of(
         Phase::Running => phase == Phase::Running,
         // One of an earlier life is kept until it may be started again.
         Phase::Succeeded if phase == Phase::PendingWaitingToStart => !may_start(added, states),
-        // A workload that does not respond has failed, even if it has just ended with success and
-        // its engine had not reported that in time.
+        // A workload that does not respond has failed, even if it succeeded before its engine
+        // reported that.
         Phase::Succeeded if was_given_up(node, found, state) => policy == RestartPolicy::Never,
         Phase::Succeeded => phase == Phase::Succeeded && policy != RestartPolicy::Always,
         Phase::FailedExecFailed => {

@@ -7,13 +7,13 @@ use ankaios_model::field_path::WILDCARD;
 use ankaios_model::messages::{
     AlteredFields, FromServer, ReadState, Request, RequestContent, ResponseContent,
 };
-use ankaios_model::node::Node;
+use ankaios_model::node::{Entries, Node};
 use ankaios_wire::outbox::OutboxReader;
 use ankaios_wire::peer::PeerId;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// What subscribers ask for.
+/// The masks of subscriptions.
 const MASKS: [&[&str]; 7] = [
     &[],
     &["workloadStates"],
@@ -37,12 +37,10 @@ pub(crate) struct Subscriber {
 }
 
 impl Subscriber {
-    /// One that asks for one of several parts of the state.
+    /// A subscriber with one of [`MASKS`].
     pub(crate) fn new(reader: OutboxReader, peer: PeerId, kind: usize, reads_at: Instant) -> Self {
-        let masks = MASKS[kind % MASKS.len()]
-            .iter()
-            .map(|mask| (*mask).to_owned())
-            .collect();
+        let masks = MASKS[kind % MASKS.len()].iter();
+        let masks = masks.map(|mask| (*mask).to_owned()).collect();
         Self {
             reader,
             reads_at,
@@ -81,8 +79,8 @@ impl Subscriber {
         self.followed.differs(&fresh(&self.followed.masks))
     }
 
-    /// Counts a time without events. Returns whether it compares, now and then: an event may be
-    /// missing.
+    /// Counts a read without events. Returns true for each fourth one: its copy is compared anyway,
+    /// since an event may be missing.
     fn count_quiet(&mut self) -> bool {
         self.quiet += 1;
         self.quiet.is_multiple_of(4)
@@ -107,45 +105,40 @@ impl Followed {
 
     /// Applies the first response or an event. Returns the violation in it.
     pub(crate) fn take(&mut self, content: ResponseContent) -> Option<String> {
-        match (content, &mut self.copy) {
-            (
-                ResponseContent::CompleteState {
-                    state,
-                    altered: None,
-                },
-                copy @ None,
-            ) => *copy = Some(state),
-            (
-                ResponseContent::CompleteState {
-                    state,
-                    altered: Some(altered),
-                },
-                Some(copy),
-            ) => {
-                return take_over(copy, &state, &altered).err();
+        let ResponseContent::CompleteState { state, altered } = content else {
+            return Some(format!("a subscriber was sent {content:?}"));
+        };
+        // First the state, then events.
+        match (&mut self.copy, &altered) {
+            (copy @ None, None) => {
+                *copy = Some(state);
+                None
             }
-            (other, _) => return Some(format!("a subscriber was sent {other:?}")),
+            (Some(copy), Some(altered)) => apply(copy, &state, altered).err(),
+            _ => Some(format!(
+                "a subscriber was sent {state:?} with the event {altered:?}"
+            )),
         }
-        None
     }
 
     /// Returns a difference from `fresh`, a read with the same masks.
     pub(crate) fn differs(&self, fresh: &Node) -> Option<String> {
-        let (fresh, copy) = (self.leaves(fresh), self.leaves(self.copy.as_ref()?));
-        let paths = fresh.keys().chain(copy.keys());
-        let different = paths
-            .into_iter()
-            .find(|path| fresh.get(*path) != copy.get(*path));
-        different.map(|path| {
-            let (told, is) = (copy.get(path), fresh.get(path));
-            format!(
-                "a follower of {:?} knows '{path}' as {told:?}, a read says {is:?}",
-                self.masks
-            )
-        })
+        let copy = self.leaves(self.copy.as_ref()?);
+        let fresh = self.leaves(fresh);
+        for path in fresh.keys().chain(copy.keys()) {
+            let followed = copy.get(path);
+            let read = fresh.get(path);
+            if followed != read {
+                let masks = &self.masks;
+                return Some(format!(
+                    "a follower of {masks:?} has '{path}' as {followed:?}, a read returns {read:?}"
+                ));
+            }
+        }
+        None
     }
 
-    /// The values of what the masks select; a read brings more along. An empty list or map means
+    /// The values that the masks select. A read has more than these, and an empty list or map means
     /// the same as none.
     fn leaves(&self, tree: &Node) -> BTreeMap<String, String> {
         let mut found = BTreeMap::new();
@@ -157,29 +150,31 @@ impl Followed {
     }
 }
 
-/// Whether a leaf is below what a mask names; no key here has a dot in it.
+/// Returns whether a mask selects the leaf at `path`. No key here has a dot in it.
 fn selects(mask: &str, path: &str) -> bool {
     let mut parts = path.split('.');
-    mask.split('.').all(|wanted| {
-        parts
-            .next()
-            .is_some_and(|part| wanted == WILDCARD || wanted == part)
-    })
+    for wanted in mask.split('.') {
+        let Some(part) = parts.next() else {
+            return false;
+        };
+        if wanted != WILDCARD && wanted != part {
+            return false;
+        }
+    }
+    true
 }
 
+/// Adds the leaves of `node`, which is at `path`.
 fn collect(node: &Node, path: String, found: &mut BTreeMap<String, String>) {
     match node {
         Node::Map(entries) => {
             for (key, child) in entries {
-                collect(
-                    child,
-                    if path.is_empty() {
-                        key.to_owned()
-                    } else {
-                        format!("{path}.{key}")
-                    },
-                    found,
-                );
+                let below = if path.is_empty() {
+                    key.to_owned()
+                } else {
+                    format!("{path}.{key}")
+                };
+                collect(child, below, found);
             }
         }
         Node::List(items) if items.is_empty() => {}
@@ -188,34 +183,38 @@ fn collect(node: &Node, path: String, found: &mut BTreeMap<String, String>) {
 }
 
 /// Applies an event as a client does: sets added and updated fields, removes removed ones.
-fn take_over(copy: &mut Node, state: &Node, altered: &AlteredFields) -> Result<(), String> {
+fn apply(copy: &mut Node, state: &Node, altered: &AlteredFields) -> Result<(), String> {
     for path in altered.added.iter().chain(&altered.updated) {
         let parts: Vec<&str> = path.split('.').collect();
-        let value = state
-            .at(&parts)
-            .ok_or_else(|| format!("an event tells of '{path}' and does not hold it"))?;
-        let (last, parents) = parts.split_last().ok_or("an event about nothing")?;
+        let Some(value) = state.at(&parts) else {
+            return Err(format!("an event names '{path}' and does not hold it"));
+        };
+        let (last, parents) = parts.split_last().ok_or("an event with an empty path")?;
         let mut place = copy.as_map_mut().ok_or("a state is no map")?;
         for key in parents {
-            let next = place.child((*key).to_owned());
-            place = next
-                .as_map_mut()
-                .ok_or_else(|| format!("an event about '{path}', which has no place"))?;
+            let Some(next) = place.child((*key).to_owned()).as_map_mut() else {
+                return Err(format!("an event about '{path}', which has no place"));
+            };
+            place = next;
         }
         place.insert((*last).to_owned(), value.clone());
     }
     for path in &altered.removed {
         let parts: Vec<&str> = path.split('.').collect();
-        let Some((last, parents)) = parts.split_last() else {
-            continue;
-        };
-        let place = parents
-            .iter()
-            .try_fold(&mut *copy, |node, key| node.as_map_mut()?.get_mut(*key));
-        // Of overlapping masks the shorter one may have taken the way to it.
-        if let Some(entries) = place.and_then(Node::as_map_mut) {
+        if let Some((last, parents)) = parts.split_last()
+            && let Some(entries) = map_at(copy, parents)
+        {
             entries.remove(*last);
         }
     }
     Ok(())
+}
+
+/// The map at this path; `None` if another removal of the same event has removed it already.
+fn map_at<'n>(node: &'n mut Node, path: &[&str]) -> Option<&'n mut Entries> {
+    let mut map = node.as_map_mut()?;
+    for key in path {
+        map = map.get_mut(*key)?.as_map_mut()?;
+    }
+    Some(map)
 }

@@ -4,7 +4,7 @@
 
 use super::disturbances::{Disturbances, LAST, LATEST, NEWER, NEWEST};
 use super::scenario::{LeftOut, ROUNDS_MAX};
-use super::shrink::{run, shrink};
+use super::shrink::{SmallestRun, run, shrink};
 use ankaios_platform::clock::{Clock, SystemClock};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -183,24 +183,24 @@ fn without(left_out: &LeftOut) -> String {
     parts.join(",")
 }
 
-/// Runs seeds on as many threads as there are processors. Answers the steps, and what failed in
-/// order.
+/// Runs seeds on one thread for each processor. Returns the number of steps, and the seeds that
+/// failed with their violations, in order.
 fn run_all(seeds: &[u64]) -> (u64, Vec<(u64, String)>) {
-    let (next, steps, failures) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::new(Vec::new()));
+    let next = AtomicU64::new(0);
+    let steps = AtomicU64::new(0);
+    let failures = Mutex::new(Vec::new());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
                     let run = run(*seed, &found_without(*seed), 0);
-                    steps.fetch_add(
-                        run.outcome.map_or(0, |outcome| outcome.steps),
-                        Ordering::Relaxed,
-                    );
-                    failures
-                        .lock()
-                        .unwrap()
-                        .extend(run.violation.map(|violation| (*seed, violation)));
+                    if let Some(outcome) = run.outcome {
+                        steps.fetch_add(outcome.steps, Ordering::Relaxed);
+                    }
+                    if let Some(violation) = run.violation {
+                        failures.lock().unwrap().push((*seed, violation));
+                    }
                 }
             });
         }
@@ -259,7 +259,10 @@ fn faults_make_no_second_container_and_actual_becomes_desired() {
     let Some((seed, violation)) = failures.first() else {
         return;
     };
-    let (left_out, smallest) = shrink(*seed, found_without(*seed), violation);
+    let SmallestRun {
+        left_out,
+        violation: smallest,
+    } = shrink(*seed, found_without(*seed), violation);
     show(&format!(
         "The last {SHOWN} events of seed {seed}, less what it does not need:"
     ));
@@ -267,18 +270,17 @@ fn faults_make_no_second_container_and_actual_becomes_desired() {
         .trace
         .iter()
         .for_each(|line| show(line));
-    let list: String = failures
-        .iter()
-        .take(FAILURES_SHOWN)
-        .map(|(seed, violation)| format!("seed {seed}: {violation}\n"))
-        .collect();
+    let mut list = String::new();
+    for (seed, violation) in failures.iter().take(FAILURES_SHOWN) {
+        list.push_str(&format!("seed {seed}: {violation}\n"));
+    }
     let all = format!("./justw sim {seed}");
-    let less = match without(&left_out) {
-        names if names.is_empty() => "Nothing can be left out of it.".to_owned(),
-        names => {
-            format!("It fails with less, too: {smallest}\n    ANKAIOS_SIM_WITHOUT={names} {all}")
-        }
-    };
+    let names = without(&left_out);
+    let mut less = "Nothing can be left out of it.".to_owned();
+    if !names.is_empty() {
+        less =
+            format!("It fails with less, too: {smallest}\n    ANKAIOS_SIM_WITHOUT={names} {all}");
+    }
     panic!(
         "{} of {} seeds failed:\n{list}All events of the first:\n    {all}\n{less}",
         failures.len(),

@@ -16,12 +16,12 @@ use std::time::Instant;
 /// Where lines go; clones write to the same place.
 #[derive(Clone)]
 pub(crate) struct Trace {
-    lines: Option<Arc<Mutex<Lines>>>,
+    lines: Option<Arc<Mutex<TraceLines>>>,
     clock: ManualClock,
     start: Instant,
 }
 
-struct Lines {
+struct TraceLines {
     last: VecDeque<String>,
     kept: usize,
 }
@@ -29,12 +29,13 @@ struct Lines {
 impl Trace {
     /// Keeps the last `kept` lines; none is made when that is zero.
     pub(crate) fn new(clock: &ManualClock, kept: usize) -> Self {
-        let lines = (kept > 0).then(|| {
-            Arc::new(Mutex::new(Lines {
+        let mut lines = None;
+        if kept > 0 {
+            lines = Some(Arc::new(Mutex::new(TraceLines {
                 last: VecDeque::new(),
                 kept,
-            }))
-        });
+            })));
+        }
         Self {
             lines,
             clock: clock.clone(),
@@ -54,19 +55,17 @@ impl Trace {
         lines.last.push_back(line);
     }
 
-    /// What an agent handles, short enough for one line.
+    /// An event of an agent, short enough for one line.
     pub(crate) fn event(event: &SchedulerEvent) -> String {
         match event {
             SchedulerEvent::Server(FromServer::ServerHello(added)) => {
                 format!("hello {}", names(added))
             }
             SchedulerEvent::Server(FromServer::UpdateWorkload(plan)) => {
-                let deleted = plan.deleted.iter();
-                let deleted: Vec<String> = deleted
-                    .map(|deleted| {
-                        format!("{} {:?}", deleted.instance.short(), deleted.dependencies)
-                    })
-                    .collect();
+                let mut deleted = Vec::new();
+                for one in &plan.deleted {
+                    deleted.push(format!("{} {:?}", one.instance.short(), one.dependencies));
+                }
                 format!("plan: deleted {deleted:?}, added {}", names(&plan.added))
             }
             SchedulerEvent::Server(FromServer::WorkloadStates(list)) => {
@@ -78,11 +77,15 @@ impl Trace {
             }
             SchedulerEvent::Listed { runtime, result } => match result {
                 Ok(found) => {
-                    let found: Vec<String> = found
-                        .iter()
-                        .map(|found| format!("{} {}", found.instance.short(), found.state))
-                        .collect();
-                    format!("listed: {runtime} {found:?}")
+                    let mut texts = Vec::new();
+                    for container in found {
+                        texts.push(format!(
+                            "{} {}",
+                            container.instance.short(),
+                            container.state
+                        ));
+                    }
+                    format!("listed: {runtime} {texts:?}")
                 }
                 Err(error) => format!("listed: {runtime} {error}"),
             },
@@ -90,7 +93,7 @@ impl Trace {
         }
     }
 
-    /// What an agent says, short enough for one line.
+    /// A message of an agent, short enough for one line.
     pub(crate) fn message(message: &ToServer) -> String {
         match message {
             ToServer::WorkloadStates(list) => states(list),
@@ -101,31 +104,25 @@ impl Trace {
 
     /// The lines that were kept.
     pub(crate) fn take(&self) -> Vec<String> {
-        self.lines
-            .as_ref()
-            .map(|lines| lines.lock().unwrap().last.drain(..).collect())
-            .unwrap_or_default()
+        match &self.lines {
+            Some(lines) => lines.lock().unwrap().last.drain(..).collect(),
+            None => Vec::new(),
+        }
     }
 }
 
 fn names(added: &[AddedWorkload]) -> String {
-    let names: Vec<String> = added
-        .iter()
-        .map(|added| {
-            format!(
-                "{} {:?}",
-                added.instance.short(),
-                added.workload.dependencies
-            )
-        })
-        .collect();
+    let mut names = Vec::new();
+    for AddedWorkload { instance, workload } in added {
+        names.push(format!("{} {:?}", instance.short(), workload.dependencies));
+    }
     format!("{names:?}")
 }
 
 fn states(states: &[WorkloadState]) -> String {
-    let texts: Vec<String> = states
-        .iter()
-        .map(|state| format!("{} {}", state.instance.short(), state.state))
-        .collect();
+    let mut texts = Vec::new();
+    for WorkloadState { instance, state } in states {
+        texts.push(format!("{} {state}", instance.short()));
+    }
     texts.join(", ")
 }

@@ -54,86 +54,78 @@ impl WorkloadRequests {
 
     /// Returns the violation in a response of the server.
     pub(crate) fn check(&mut self, Response { id, content }: &Response) -> Option<String> {
-        if let (
-            ResponseContent::CompleteState {
-                altered: Some(_), ..
-            },
-            Some(followed),
-        ) = (content, self.following.get_mut(id))
-        {
-            return followed.take(content.clone());
-        }
+        let is_denied = match content {
+            ResponseContent::Error(ErrorResponse { text, .. }) => text.starts_with(DENIED),
+            _ => false,
+        };
         match content {
+            // An event.
             ResponseContent::CompleteState {
                 altered: Some(_), ..
-            } => {}
+            } => {
+                if let Some(followed) = self.following.get_mut(id) {
+                    return followed.take(content.clone());
+                }
+                return Some(not_requested(id, content));
+            }
             // The agent itself cancels a subscription of a workload that has ended, with each event
             // that still arrives.
             ResponseContent::EventsCancelAccepted => {
                 self.following.remove(id);
                 return None;
             }
-            // Rules have changed, and the error ends the subscription of the workload.
-            ResponseContent::Error(ErrorResponse { text, .. })
-                if text.starts_with(DENIED) && self.following.remove(id).is_some() =>
-            {
-                return None;
-            }
-            content => {
-                if let Some(Waiting { follows, allowed }) = self.waiting.remove(id) {
-                    let denied = matches!(content, ResponseContent::Error(ErrorResponse { text, .. }) if text.starts_with(DENIED));
-                    if allowed == Some(denied) {
-                        return Some(format!(
-                            "'{id}' is allowed: {denied}, and answered with {content:?}"
-                        ));
-                    }
-                    if denied {
-                        return None;
-                    }
-                    if let Some(masks) = follows {
-                        let mut followed = Followed::new(masks);
-                        let wrong = followed.take(content.clone());
-                        self.following.insert(id.clone(), followed);
-                        return wrong;
-                    }
-                    return match content {
-                        // Another update came before it.
-                        ResponseContent::Error(ErrorResponse { text, .. })
-                            if ["cycle", "has the tag 'modes'", SAME_AS, MANY_OPEN]
-                                .iter()
-                                .any(|by_now| text.contains(by_now)) =>
-                        {
-                            None
-                        }
-                        ResponseContent::Error(ErrorResponse { text, .. }) => {
-                            Some(format!("a valid request was refused: {text}"))
-                        }
-                        _ => None,
-                    };
-                }
-            }
+            _ => {}
         }
-        Some(format!(
-            "a response to '{id}', which is no open request: {content:?}"
-        ))
+        // Rules have changed, and the error ends the subscription of the workload.
+        if is_denied && self.following.remove(id).is_some() {
+            return None;
+        }
+        let Some(Waiting { follows, allowed }) = self.waiting.remove(id) else {
+            return Some(not_requested(id, content));
+        };
+        if let Some(is_allowed) = allowed
+            && is_allowed == is_denied
+        {
+            return Some(format!(
+                "'{id}' is allowed: {is_allowed}, and answered with {content:?}"
+            ));
+        }
+        if is_denied {
+            return None;
+        }
+        if let Some(masks) = follows {
+            let mut followed = Followed::new(masks);
+            let wrong = followed.take(content.clone());
+            self.following.insert(id.clone(), followed);
+            return wrong;
+        }
+        let ResponseContent::Error(ErrorResponse { text, .. }) = content else {
+            return None;
+        };
+        // Another update may have made it invalid meanwhile.
+        let mut reasons = ["cycle", "has the tag 'modes'", SAME_AS, MANY_OPEN].iter();
+        if reasons.any(|reason| text.contains(reason)) {
+            return None;
+        }
+        Some(format!("a valid request was refused: {text}"))
     }
 
-    /// The id of a subscription that matches.
-    pub(crate) fn first_of(&self, which: impl Fn(&Request) -> bool) -> Option<&str> {
-        let request = |id: &str, followed: &Followed| {
+    /// The id of the first subscription whose request matches.
+    pub(crate) fn first_of(&self, matches: impl Fn(&Request) -> bool) -> Option<&str> {
+        for (id, followed) in &self.following {
             let read = ReadState {
                 masks: followed.masks().to_vec(),
                 subscribe: true,
             };
-            Request {
-                id: id.to_owned(),
+            let request = Request {
+                id: id.clone(),
                 content: RequestContent::CompleteState(read),
+            };
+            if matches(&request) {
+                return Some(id);
             }
-        };
-        self.following
-            .iter()
-            .find(|(id, followed)| which(&request(id, followed)))
-            .map(|(id, _)| id.as_str())
+        }
+        None
     }
 
     /// Number of subscriptions.
@@ -141,16 +133,26 @@ impl WorkloadRequests {
         self.following.len()
     }
 
-    /// Returns a difference between one of these subscriptions and a fresh read, when no message is
-    /// on its way.
+    /// Returns a difference between a subscription that the server still has and a fresh read, while
+    /// no message is on its way.
     pub(crate) fn differs(
         &self,
-        is_told: impl Fn(&str) -> bool,
+        is_open: impl Fn(&str) -> bool,
         fresh: impl Fn(&[String]) -> Node,
     ) -> Option<String> {
-        let followed = self.following.iter().filter(|(id, _)| is_told(id));
-        followed
-            .map(|(_, followed)| followed)
-            .find_map(|followed| followed.differs(&fresh(followed.masks())))
+        for (id, followed) in &self.following {
+            if !is_open(id) {
+                continue;
+            }
+            let difference = followed.differs(&fresh(followed.masks()));
+            if difference.is_some() {
+                return difference;
+            }
+        }
+        None
     }
+}
+
+fn not_requested(id: &str, content: &ResponseContent) -> String {
+    format!("a response to '{id}', which is no open request: {content:?}")
 }
