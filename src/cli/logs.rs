@@ -20,10 +20,6 @@ use std::time::{Duration, SystemTime};
 /// Time without lines after which a warning names the workloads that are not started yet.
 const EXPLAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// The hint for a workload without a log.
-const NO_LOG_HINT: &str =
-    "'ank describe NAME' shows its state; a log driver such as 'none' keeps no log";
-
 /// Prints the logs of the workloads that `arguments` name, until all of them have ended. Relative
 /// times count from `now`.
 pub(crate) fn print(
@@ -192,7 +188,12 @@ fn place(agent: &str) -> String {
 fn report_missing(instance: &InstanceName, why: &str, output: &mut Output) {
     let place = place(&instance.agent);
     let text = format!("no logs of workload '{}'{place}: {why}", instance.workload);
-    output.error(text, NO_LOG_HINT);
+    output.error(text, &hint_of_missing(&instance.workload));
+}
+
+/// The way to the cause of a missing log.
+fn hint_of_missing(workload: &str) -> String {
+    format!("'ank describe {workload}' shows its state; a log driver such as 'none' keeps no log")
 }
 
 /// Prints the lines of the `open` instances until all of them have ended. Returns whether lines are

@@ -342,7 +342,7 @@ fn combine(
     {
         let folder = folder.display();
         warnings.push(format!(
-            "The state_dir '{folder}' does not exist and is created; there is no state of an earlier server."
+            "The state_dir '{folder}' does not exist yet, so there is no state of an earlier server."
         ));
     }
     Ok(ServerSettings {

@@ -622,9 +622,9 @@ impl FieldReader<'_> {
             _ => "",
         };
         let found = match at.node.content {
-            Content::Map(_) => "mapping",
-            Content::List(_) => "sequence",
-            _ => "a scalar",
+            Content::Map(_) => "mapping".to_owned(),
+            Content::List(_) => "sequence".to_owned(),
+            _ => at.node.describe(),
         };
         // The shape that the version of a manifest requires, if the tags have another one.
         let required = match version {

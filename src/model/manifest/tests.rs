@@ -533,7 +533,12 @@ fn tags_have_the_shape_of_the_version() {
               Found tags as sequence for workload 'a'.";
     let v01 = "For API version 'v0.1', tags must be specified as a sequence (list of key-value entries). \
                Found tags as mapping for workload 'a'.";
-    for (text, message) in [(tags("v1", "[]"), v1), (tags("v0.1", "{}"), v01)] {
+    let scalar = v1.replace("sequence", "number 5");
+    for (text, message) in [
+        (tags("v1", "[]"), v1),
+        (tags("v1", "5"), &scalar),
+        (tags("v0.1", "{}"), v01),
+    ] {
         let error = read(&text).unwrap_err();
         assert_eq!(error.to_string(), message);
         let ManifestError::TagShape {
