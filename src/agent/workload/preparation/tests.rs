@@ -85,6 +85,38 @@ fn what_waits_is_prepared_and_its_start_is_one_call() {
     }
 }
 
+// Its state is waiting, however far it is prepared.
+// [utest->swdd~agent-prepares-starts~1]
+// [utest->swdd~workload-ready-to-create-on-fulfilled-dependencies~1]
+#[test]
+fn prepared_workload_is_no_running_dependency() {
+    for level in [
+        PrepareLevel::Image,
+        PrepareLevel::Create,
+        PrepareLevel::Init,
+    ] {
+        let mut rig = rig(level);
+        let user = needing("user", "", |workload| {
+            let dependencies = [("base".to_owned(), AddCondition::Running)];
+            workload.dependencies = dependencies.into();
+        });
+        rig.add(&[plain("base"), user]);
+        rig.agent.pass(MINUTE);
+        let calls = rig.engine.take_calls();
+        let mut starts = calls.iter();
+        let is_started =
+            starts.any(|call| call.starts_with("start ") || call.starts_with("create "));
+        assert!(!is_started, "{level}: {calls:?}");
+        let waits = "waits for 'base' to run'";
+        let sent = rig.sent();
+        let mut of_user = sent.iter().filter(|state| state.starts_with("user "));
+        assert!(of_user.all(|state| state.ends_with(waits)), "{sent:?}");
+        far(&mut rig, Phase::Running);
+        let sent = rig.sent();
+        assert!(sent.contains(&"user Running(Ok)".to_owned()), "{sent:?}");
+    }
+}
+
 #[test]
 fn a_workload_says_for_itself_how_far_it_is_prepared() {
     let of = |level: &str| {
