@@ -58,7 +58,10 @@ const WORD_READERS: [(&str, &str); 11] = [
         "src/runtime/call_error.rs",
         "what engines write when a call fails",
     ),
-    ("src/runtime/engine_version.rs", "versions that engines print"),
+    (
+        "src/runtime/engine_version.rs",
+        "versions that engines print",
+    ),
     (
         "src/model/refusal.rs",
         "refusals of servers that send no reason",

@@ -589,18 +589,18 @@ const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
 
 /// The result of the evaluation of a goal, which follows each report. `Break`: it is reached.
 /// `Continue`: it is evaluated again at this time even without a report.
-pub(crate) type Progress = ControlFlow<(), Option<Instant>>;
+pub(crate) type GoalProgress = ControlFlow<(), Option<Instant>>;
 
 /// The goal that nothing is outstanding.
 pub(crate) fn settled(
     wait: &mut WaitState,
     _: &mut dyn ServerLink,
     _: &[WorkloadState],
-) -> Result<Progress> {
+) -> Result<GoalProgress> {
     if wait.is_settled() {
-        return Ok(Progress::Break(()));
+        return Ok(GoalProgress::Break(()));
     }
-    Ok(Progress::Continue(None))
+    Ok(GoalProgress::Continue(None))
 }
 
 /// The instances of one update and their progress.
@@ -1081,7 +1081,7 @@ fn ends_start(phase: Phase) -> bool {
 /// reached at once.
 pub(crate) fn wait(
     state: &mut WaitState,
-    mut goal: impl FnMut(&mut WaitState, &mut dyn ServerLink, &[WorkloadState]) -> Result<Progress>,
+    mut goal: impl FnMut(&mut WaitState, &mut dyn ServerLink, &[WorkloadState]) -> Result<GoalProgress>,
     give_up: Option<Instant>,
     Context { link, output, .. }: &mut Context<'_>,
 ) -> Result<bool> {
@@ -1099,7 +1099,7 @@ pub(crate) fn wait(
             None => usize::MAX,
         };
         // First check the goal.
-        let Progress::Continue(again) = goal(state, *link, &states)? else {
+        let GoalProgress::Continue(again) = goal(state, *link, &states)? else {
             // The last frame stays on the screen, so it is complete even when it scrolls.
             state.set_on_trial(&BTreeSet::new());
             frames.show(state.frame(' ', columns, usize::MAX), output)?;
@@ -1500,7 +1500,7 @@ impl Guarded {
     }
 
     /// Reads the update if that is due. Breaks when the update has ended.
-    fn check(&mut self, wait: &mut WaitState, link: &mut dyn ServerLink) -> Result<Progress> {
+    fn check(&mut self, wait: &mut WaitState, link: &mut dyn ServerLink) -> Result<GoalProgress> {
         let now = link.now();
         if now >= self.next {
             match self.read(link) {
@@ -1512,9 +1512,9 @@ impl Guarded {
             wait.set_on_trial(&waits_for(&self.update).collect_entries());
         }
         if self.has_ended(wait) {
-            return Ok(Progress::Break(()));
+            return Ok(GoalProgress::Break(()));
         }
-        Ok(Progress::Continue(Some(self.next)))
+        Ok(GoalProgress::Continue(Some(self.next)))
     }
 
     /// Returns whether the wait for the update is over.

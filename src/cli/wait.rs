@@ -8,7 +8,7 @@ use super::output::WARNING;
 use super::rows::{self, Reasons, Row};
 use super::session::Context;
 use super::settings::{AbsentAgents, Waiting};
-use super::update::{Progress, WaitState, wait};
+use super::update::{GoalProgress, WaitState, wait};
 use ankaios_model::execution_state::Phase;
 use ankaios_model::names::InstanceName;
 
@@ -51,12 +51,12 @@ pub(crate) fn print(arguments: &WaitArguments, context: &mut Context<'_>) -> Res
         |waiting, _, _| {
             let reasons = waiting.reasons();
             if unmet(names, *awaited, reasons).is_empty() {
-                return Ok(Progress::Break(()));
+                return Ok(GoalProgress::Break(()));
             }
             if ends_at_failure && first_failed(names, reasons).is_some() {
-                return Ok(Progress::Break(()));
+                return Ok(GoalProgress::Break(()));
             }
-            Ok(Progress::Continue(None))
+            Ok(GoalProgress::Continue(None))
         },
         give_up,
         context,

@@ -313,27 +313,11 @@ struct Layout {
 impl Layout {
     /// Fits `table` into `terminal` columns. `None` when the table cannot be read there.
     fn of(table: &Table, terminal: usize, too_wide: TooWide) -> Option<Self> {
-        let last = table.headings.len() - 1;
-        let width_max = if terminal == UNLIMITED {
-            PADDED_MAX
-        } else {
-            terminal
-        };
-        let all = 0..table.headings.len();
-        let mut layout = Self {
-            terminal,
-            too_wide,
-            widths: all
-                .clone()
-                .map(|at| table.widest(at).min(width_max))
-                .collect(),
-            shown: all.collect(),
-        };
+        let mut layout = Self::complete(table, terminal, too_wide);
+        let last = layout.last();
         // First the last column becomes narrower, if it can be broken or cut.
-        let room = table
-            .widest(last)
-            .min(terminal)
-            .saturating_sub(layout.missing());
+        let wanted = table.widest(last).min(terminal);
+        let room = wanted.saturating_sub(layout.missing());
         if too_wide == TooWide::Whole && room < layout.widths[last].min(SENTENCE_WIDTH) {
             return None;
         }
@@ -357,8 +341,8 @@ impl Layout {
             };
             layout.shown.remove(rightmost);
         }
-        // Finally the first column is cut, unless there may be several lines for each row, and the
-        // cells beside it can be read without headings.
+        // Finally the first column is cut. Where a row can have several lines, there is no table
+        // instead: names and states can be read without headings.
         let missing = layout.missing();
         let has_state = layout.shown.iter().any(|at| table.is_state(*at));
         if missing > 0 && has_state && too_wide != TooWide::Shorten {
@@ -366,6 +350,27 @@ impl Layout {
         }
         layout.widths[0] = layout.widths[0].saturating_sub(missing).max(1);
         Some(layout)
+    }
+
+    /// All columns, each as wide as its widest cell.
+    fn complete(table: &Table, terminal: usize, too_wide: TooWide) -> Self {
+        let width_max = if terminal == UNLIMITED {
+            PADDED_MAX
+        } else {
+            terminal
+        };
+        let mut widths = Vec::new();
+        let mut shown = Vec::new();
+        for column in 0..table.headings.len() {
+            widths.push(table.widest(column).min(width_max));
+            shown.push(column);
+        }
+        Self {
+            terminal,
+            too_wide,
+            widths,
+            shown,
+        }
     }
 
     fn last(&self) -> usize {
@@ -444,7 +449,7 @@ impl Layout {
     }
 }
 
-/// Columns that `text` takes in a terminal.
+/// The number of columns that `text` takes in a terminal.
 fn width(text: &str) -> usize {
     text.chars().map(|c| c.width().unwrap_or(0)).sum()
 }

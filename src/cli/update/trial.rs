@@ -5,7 +5,7 @@
 //! Thread: `main`; the time is passed in. Owns: the health window. Takes: broadcast states. Gives:
 //! success, or the reason of the failure.
 
-use super::{Progress, WaitState, wait};
+use super::{GoalProgress, WaitState, wait};
 use crate::error::{CliError, ExitCode, Result, reason_of_refusal};
 use crate::output::one_line;
 use crate::rows;
@@ -216,7 +216,7 @@ impl ClientTrial {
         wait: &mut WaitState,
         link: &mut dyn ServerLink,
         states: &[WorkloadState],
-    ) -> Result<Progress> {
+    ) -> Result<GoalProgress> {
         let now = link.now();
         // First the deadlines that were due before these states.
         let missed = self.trial.tick(now);
@@ -233,11 +233,11 @@ impl ClientTrial {
             AbsentAgents::Awaited => self.trial.is_over(),
         };
         if self.failure.is_some() || (is_settled && wait.has_ended()) {
-            return Ok(Progress::Break(()));
+            return Ok(GoalProgress::Break(()));
         }
         let names = self.trial.waits_for();
         wait.set_on_trial(&names.iter().map(String::as_str).collect_entries());
-        Ok(Progress::Continue(self.trial.next_change()))
+        Ok(GoalProgress::Continue(self.trial.next_change()))
     }
 
     /// Removes the doubtful workloads that another request has changed.

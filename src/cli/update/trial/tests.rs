@@ -107,12 +107,12 @@ impl Rig {
             .check(&mut self.wait, &mut server, states)
             .unwrap()
         {
-            Progress::Break(()) => self
+            GoalProgress::Break(()) => self
                 .trial
                 .failure
                 .clone()
                 .map_or(Verdict::Good, Verdict::Failed),
-            Progress::Continue(again) => {
+            GoalProgress::Continue(again) => {
                 let again = again.unwrap().duration_since(self.begin).as_secs_f32();
                 Verdict::Open((again * 10.0).round() / 10.0)
             }
@@ -488,7 +488,7 @@ fn ends_are_awaited_and_instances_without_agent_not_evaluated() {
         ..ScriptedServer::new([])
     };
     let progress = rig.trial.check(&mut rig.wait, &mut server, &[]).unwrap();
-    assert_eq!(progress, Progress::Continue(None));
+    assert_eq!(progress, GoalProgress::Continue(None));
     rig.report(1.0, "old.1.A", Phase::Removed, "");
     assert_eq!(rig.check(1.0), Verdict::Good);
 }
