@@ -57,7 +57,7 @@ struct Loops {
 }
 
 impl Loops {
-    /// Lets each loop handle one event; returns whether there was any.
+    /// Runs one step of each loop. Returns whether any had something to do.
     fn step(&mut self) -> bool {
         let mut worked = false;
         self.running
@@ -102,12 +102,13 @@ impl SteppedLoops {
         (loops, Box::new(start))
     }
 
-    /// Makes the next starts fail, as if the system had no threads left.
+    /// Makes the next starts of loops fail, as if the system had no threads left, or lets them
+    /// succeed.
     pub(crate) fn refuse(&self, refuse: bool) {
         self.refuse.store(refuse, Ordering::Relaxed);
     }
 
-    /// Lets each loop handle one event, and one engine call end; returns whether there was any.
+    /// Runs one step of each loop, and one engine call. Returns whether any had something to do.
     pub(crate) fn step(&mut self) -> bool {
         let mut worked = self.loops.borrow_mut().step();
         let call = self.calls().waiting.pop_front_if(|_| !self.hold_calls);
@@ -129,7 +130,7 @@ impl SteppedLoops {
         self.calls().waiting.len()
     }
 
-    /// Whether engine calls get no thread.
+    /// Makes the next engine calls fail, as if the system had no more threads, or lets them succeed.
     pub(crate) fn refuse_calls(&self, refuse: bool) {
         self.calls().refuse = refuse;
     }
@@ -147,7 +148,7 @@ impl SteppedLoops {
             .min()
     }
 
-    /// Lets all loops act after each target, until the returned value is dropped.
+    /// Runs all loops after each target, until the returned value is dropped.
     fn step_after_targets(&self) -> AfterTargets {
         let loops = self.loops.clone();
         after_each_target(move || {
@@ -347,14 +348,14 @@ pub(crate) struct SteppedAgent {
     pub(crate) answers: ProbeAnswers,
     /// Its time.
     pub(crate) clock: ManualClock,
-    /// Control loops act as soon as they have a target, even if the event goes on.
+    /// Control loops act as soon as they have a target, even before the event is handled to its end.
     pub(crate) has_fast_loops: bool,
     events: Receiver<SchedulerEvent>,
     checkers: Vec<SteppedChecker>,
 }
 
 impl SteppedAgent {
-    /// A new life of an agent on `engine`. It does nothing before the server says hello.
+    /// Starts an agent with this engine. It does nothing before the hello of the server.
     pub(crate) fn start(options: AgentOptions, engine: &FakeEngine, clock: &ManualClock) -> Self {
         let (inbox, events) = bounded(STEPPED_INBOX);
         let (outbox, uplink) = uplink_outbox();
@@ -435,7 +436,7 @@ impl SteppedAgent {
         }
     }
 
-    /// Passes a message of the server on and lets the agent do all it can do now.
+    /// Passes a message of the server on, and runs the agent until it has nothing to do.
     pub(crate) fn receive(&mut self, message: FromServer) {
         self.handle(SchedulerEvent::Server(message));
         self.run();
@@ -446,17 +447,17 @@ impl SteppedAgent {
         self.scheduler.on_event(event);
     }
 
-    /// The server wants these workloads, as a whole.
+    /// The server sends a hello with these desired workloads, which are all.
     pub(crate) fn hello(&mut self, added: &[AddedWorkload]) {
         self.receive(FromServer::ServerHello(added.to_vec()));
     }
 
-    /// The server wants this change.
+    /// The server sends this plan.
     pub(crate) fn update(&mut self, plan: WorkloadPlan) {
         self.receive(FromServer::UpdateWorkload(plan));
     }
 
-    /// Lets the agent do all it can do without the time going on.
+    /// Runs the agent until it has nothing to do at the present time.
     pub(crate) fn run(&mut self) {
         for _ in 0..10_000 {
             if !self.step() {
@@ -466,7 +467,7 @@ impl SteppedAgent {
         panic!("the agent does not come to rest");
     }
 
-    /// Lets each part of the agent do one thing; returns whether there was any.
+    /// Runs one step of each part of the agent. Returns whether any had something to do.
     pub(crate) fn step(&mut self) -> bool {
         let mut worked = self.loops.step();
         worked |= self.probes.step();
@@ -485,7 +486,7 @@ impl SteppedAgent {
         worked
     }
 
-    /// Lets `duration` pass, stopping whenever something is due.
+    /// Advances the clock by `duration`, and runs the agent whenever something is due.
     pub(crate) fn pass(&mut self, duration: Duration) {
         let end = self.clock.now() + duration;
         self.run();
@@ -591,12 +592,13 @@ impl AgentRig {
         Self { label, ..self }
     }
 
-    /// The agent is killed and comes again, and the server wants the same.
+    /// Replaces the agent by a new one, as if it was killed. The server desires the `wanted`
+    /// workloads.
     pub(crate) fn restart_agent(&mut self, wanted: &[AddedWorkload]) {
         self.restart_agent_with(wanted, |_| {});
     }
 
-    /// As [`Self::restart_agent`]; something comes before the hello.
+    /// As [`Self::restart_agent`], with the step `first` before the hello.
     pub(crate) fn restart_agent_with(
         &mut self,
         wanted: &[AddedWorkload],
@@ -608,18 +610,18 @@ impl AgentRig {
         options.keeps_finished = self.keeps_finished;
         self.agent = SteppedAgent::start(options, &self.engine, &self.clock);
         self.agent.answers.take_over(&answers);
-        // What an earlier agent has left is decided on in several steps of one event.
+        // Several steps of one event decide about left containers. Loops may act between them.
         self.agent.has_fast_loops = true;
         first(&mut self.agent);
         self.agent.hello(wanted);
     }
 
-    /// The server wants these as well.
+    /// The server desires these workloads as well.
     pub(crate) fn add(&mut self, added: &[AddedWorkload]) {
         self.change(added, &[]);
     }
 
-    /// The server wants this change.
+    /// The server sends a plan with these workloads.
     pub(crate) fn change(&mut self, added: &[AddedWorkload], deleted: &[DeletedWorkload]) {
         self.agent.update(WorkloadPlan {
             added: added.to_vec(),
@@ -627,7 +629,7 @@ impl AgentRig {
         });
     }
 
-    /// The server tells the state of a workload of another agent.
+    /// The server reports the state of a workload of another agent.
     pub(crate) fn foreign(&mut self, name: &str, phase: Phase) {
         let instance = InstanceName::with_id(name, "id", "agent_B");
         let state = WorkloadState::new(instance, ExecutionState::plain(phase));
@@ -682,7 +684,7 @@ fn node_options(folder: &Path, paths: &Arc<Mutex<BTreeSet<String>>>) -> AgentOpt
     }
 }
 
-/// A delete that waits until these users of the workload are gone.
+/// A delete that waits for these dependents of the workload.
 pub(crate) fn deleted_after(instance: &InstanceName, users: &[&str]) -> DeletedWorkload {
     let mut dependencies = BTreeMap::new();
     for user in users {
@@ -694,7 +696,7 @@ pub(crate) fn deleted_after(instance: &InstanceName, users: &[&str]) -> DeletedW
     }
 }
 
-/// A workload of `agent_A` with the runtime podman that is to run.
+/// A desired workload of `agent_A` with the runtime podman.
 pub(crate) fn wanted_with(
     name: &str,
     config: &str,

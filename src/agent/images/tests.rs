@@ -117,7 +117,7 @@ impl Rig {
         }
     }
 
-    /// The agent is killed and comes again.
+    /// Replaces the agent by a new one, as if it was killed.
     fn restart(self) -> Self {
         Self::start(self.node, self.settings, self.needs)
     }
@@ -132,7 +132,7 @@ impl Rig {
         self.engine().load(&id_of(name), &[&full], MIB);
     }
 
-    /// Lets each call end and each event be handled.
+    /// Handles all events and calls until there are none.
     fn run(&mut self) {
         for _ in 0..1000 {
             let mut call = None;
@@ -188,7 +188,7 @@ impl Rig {
         self.end(added, outcome);
     }
 
-    /// What the scheduler wants of a workload.
+    /// Sets the needs of a workload, as the scheduler reports them.
     fn want(&mut self, name: &str, instances: NeededInstances) {
         let mut needs = self.needs.lock().unwrap();
         needs.workloads.insert(name.into(), instances);

@@ -454,7 +454,7 @@ fn deleted_workload_is_not_started_in_place_of_a_late_container() {
         let older = workload("app", |workload| workload.runtime_config = "first".into());
         let mut rig = silent(&[&net, &older], &[net.clone(), said.clone()]);
         rig.change(replaced_by.as_slice(), &[deleted(&said, &[])]);
-        assert_eq!(rig.says_what_it_has(), then);
+        assert_eq!(rig.lists_containers(), then);
         let sent = rig
             .agent
             .sent()
@@ -465,7 +465,7 @@ fn deleted_workload_is_not_started_in_place_of_a_late_container() {
     }
 }
 
-/// An agent whose engine does not list its containers before `says_what_it_has`, with `running` and
+/// An agent whose engine does not list its containers before `lists_containers`, with `running` and
 /// a hello of `said`.
 fn silent(running: &[&AddedWorkload], said: &[AddedWorkload]) -> Rig {
     let mut rig = Rig::silent(FakeEngine::new());
@@ -483,8 +483,8 @@ fn deleted(added: &AddedWorkload, users: &[&str]) -> DeletedWorkload {
 }
 
 impl Rig {
-    /// The calls that follow.
-    fn says_what_it_has(&mut self) -> Vec<String> {
+    /// The engine lists its containers now. Returns the calls of the agent that follow.
+    fn lists_containers(&mut self) -> Vec<String> {
         self.engine.set_silent(false);
         self.agent.pass(Duration::from_secs(10));
         self.engine.take_calls()
@@ -514,7 +514,7 @@ fn found_container_that_only_goes_starts_no_dependents() {
         rig.foreign("far", Phase::Running);
         let added: Vec<_> = replaced_by.into_iter().chain([user.clone()]).collect();
         rig.change(&added, &[deleted(&old, &["far"])]);
-        assert_eq!(rig.says_what_it_has(), ["list"], "{then:?}");
+        assert_eq!(rig.lists_containers(), ["list"], "{then:?}");
         let waits = "Pending(WaitingToStart): 'waits for 'w0' to run'";
         assert_eq!(
             (&*rig.known(&old), &*rig.known(&user)),
@@ -539,7 +539,7 @@ fn found_container_that_only_goes_replaces_no_other() {
     new.instance = new.workload.instance_name("app");
     let deleted = [deleted(&old, &[]), deleted(&net, &["far"])];
     rig.change(std::slice::from_ref(&new), &deleted);
-    assert_eq!(rig.says_what_it_has(), ["list", "delete app"]);
+    assert_eq!(rig.lists_containers(), ["list", "delete app"]);
     let waits = "Pending(WaitingToStart): 'waits for 'net' to run'";
     assert_eq!(
         (&*rig.known(&net), &*rig.known(&new)),
@@ -559,7 +559,7 @@ fn rolled_back_workload_never_stops_and_keeps_dependencies() {
         rig.change(std::slice::from_ref(new), &[deleted(old, &[])]);
     }
     rig.change(&[], &[deleted(&net, &["app"])]);
-    assert_eq!(rig.says_what_it_has(), ["list"]);
+    assert_eq!(rig.lists_containers(), ["list"]);
     assert_eq!(
         (&*rig.known(&net), &*rig.known(&app)),
         ("Stopping(WaitingToStop)", "Running(Ok)")
@@ -585,7 +585,7 @@ fn conditions_of_a_withdrawn_workload_are_not_checked_for_ever() {
     for takes_back in [plan, FromServer::ServerHello(vec![])] {
         let mut rig = silent(&[], std::slice::from_ref(&gated));
         rig.agent.receive(takes_back);
-        rig.says_what_it_has();
+        rig.lists_containers();
         assert_eq!(rig.agent.scheduler.sizes(), [0; 3]);
     }
 }

@@ -96,14 +96,14 @@ impl Rig {
         self.turns();
     }
 
-    /// Lets the loop do all it can do now.
+    /// Runs the loop until it has nothing to do at the present time.
     fn turns(&mut self) {
         for _ in 0..8 {
             assert!(self.poller.turn(None));
         }
     }
 
-    /// Lets time pass until nothing is due within `limit`.
+    /// Advances the clock until nothing is due within `limit`.
     fn pass(&mut self, limit: Duration) {
         let end = self.clock.now() + limit;
         for _ in 0..10_000 {
@@ -117,7 +117,7 @@ impl Rig {
         panic!("the loop finds no rest");
     }
 
-    /// All messages that `client` gets when it reads and reads.
+    /// All messages that `client` receives when it reads until none is left.
     fn received(&mut self, client: &mut Client) -> Vec<ToWorkload> {
         for _ in 0..1_000 {
             let before = client.unread.len();
@@ -130,7 +130,7 @@ impl Rig {
         panic!("there is no end");
     }
 
-    /// Log lines come for `w`, which asked for them under these ids before.
+    /// Delivers log lines to `w`, for its open requests with these ids.
     fn deliver(&mut self, ids: &[&str], bytes: usize) {
         ids.iter().for_each(|id| self.hub.follow("w", id));
         ids.iter()
@@ -188,7 +188,7 @@ impl Client {
         }
     }
 
-    /// All messages that came; panics when they do not begin and end where they should.
+    /// All messages that were received. Panics if one is incomplete.
     fn received(&mut self) -> Vec<ToWorkload> {
         self.read();
         let messages = split(&self.unread);

@@ -29,7 +29,7 @@ impl Rig {
     }
 }
 
-/// An agent that has not heard of the server yet.
+/// An agent that has received no hello yet.
 fn silent() -> Rig {
     silent_with(|_| {})
 }
@@ -38,7 +38,7 @@ fn silent_with(change: impl FnOnce(&mut AgentOptions)) -> Rig {
     Rig::silent_with(FakeEngine::new(), change).telling_configs()
 }
 
-/// An agent that has not heard of the server yet, with these containers of an earlier life.
+/// An agent that has received no hello yet, on an engine with these containers of an earlier agent.
 fn found(containers: &[(&str, &str, ExecutionState)]) -> Rig {
     let rig = silent();
     for (name, config, state) in containers {
