@@ -237,11 +237,13 @@ impl<C: Clock> Notifier<C> {
             } else {
                 &nothing
             };
+            // The status is sent once a second at most, so it never keeps the check from its turn. The
+            // check may be due without a pause: it comes last.
             select_biased! {
                 recv(stop) -> _ => return,
-                recv(check) -> _ => self.check(),
                 recv(changed) -> _ => self.send_status(),
                 recv(rested) -> _ => self.rest_until = None,
+                recv(check) -> _ => self.check(),
             }
         }
     }
