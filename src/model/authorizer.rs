@@ -185,6 +185,7 @@ impl Rules<MaskTree> {
         self.check_parts(&field_path::parts(mask), steps)
     }
 
+    /// Authorizes a mask, given by its parts.
     fn check_parts(&self, requested: &[&str], steps: &mut Steps) -> Result<(), Denial> {
         // A deny rule also applies to a request above its mask, which contains the denied part.
         if let Some(rule) = rule_on(&self.deny, requested, true, steps)? {
@@ -302,6 +303,7 @@ impl NamePatterns {
 }
 
 impl Rules<NamePatterns> {
+    /// Authorizes the name of a workload whose logs are requested.
     fn check_name(&self, name: &str, steps: &mut Steps) -> Result<(), Denial> {
         if let Some(rule) = self.deny.matching(name, steps)? {
             return Err(Denial::DeniedBy {

@@ -65,6 +65,7 @@ pub fn cycle_text(cycle: &[Name]) -> String {
     let first = names.first().copied().unwrap_or_default();
     names.extend(names.first().copied()); // The last workload depends on the first one.
     if cycle.len() > SHOWN_MAX {
+        // The first ones, the last one and the end of the cycle stay.
         let hidden = cycle.len() - SHOWN_MAX;
         names.splice(SHOWN_MAX - 1..SHOWN_MAX - 1 + hidden, ["..."]);
     }

@@ -119,6 +119,7 @@ impl MemberStatus {
         !self.member.ran || self.state.is_inactive()
     }
 
+    /// Its status at this moment: the first below that applies.
     fn standing(&self, now: Instant) -> Standing {
         if self.has_failed {
             Standing::Kept

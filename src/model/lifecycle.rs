@@ -683,6 +683,7 @@ fn check_spelling(root: &Yaml, config: &str) -> Result<(), LifecycleError> {
     Ok(())
 }
 
+/// Checks times whose bounds depend on other fields.
 fn check_times(root: &Yaml, lifecycle: &Lifecycle) -> Result<(), LifecycleError> {
     if let Some(Alive { check, pace, .. }) = &lifecycle.alive
         && *check != Check::Notify

@@ -311,6 +311,7 @@ fn read_as<T: DeserializeOwned>(
     Err(error)
 }
 
+/// Reads the root of a text by a table of fields, and its tree as a value.
 fn read_object<T: DeserializeOwned>(
     root: &Yaml,
     object: &'static Object,

@@ -400,6 +400,7 @@ struct OpenMap {
 }
 
 impl OpenMap {
+    /// Adds a key, or the value of the last key.
     fn add(&mut self, node: Yaml) {
         let Some(key) = self.key.take() else {
             self.key = Some(node);

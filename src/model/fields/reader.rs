@@ -313,6 +313,7 @@ impl FieldReader<'_> {
         }
     }
 
+    /// Reads a node of one kind.
     fn value(&mut self, at: &At<'_>, kind: Kind) -> Result<Node, Problem> {
         match kind {
             Kind::Text(text) => self.text(at, text),
@@ -362,6 +363,7 @@ impl FieldReader<'_> {
         }
     }
 
+    /// Reads a text. Other scalars are texts as well where the document allows it.
     fn text(&self, at: &At<'_>, text: Text) -> Result<Node, Problem> {
         let scalar = if at.rules == DocumentKind::Engine {
             at.node.source()
@@ -400,6 +402,7 @@ impl FieldReader<'_> {
         }
     }
 
+    /// Reads one of these texts.
     fn choice(&self, at: &At<'_>, texts: &[&str]) -> Result<Node, Problem> {
         if let Content::Text(text) = &at.node.content
             && texts.contains(&&**text)
@@ -522,17 +525,16 @@ impl FieldReader<'_> {
     /// Reports a field without value if it is required.
     fn check_missing(&mut self, at: &At<'_>, field: &Field) {
         let name = field.name;
-        match field.old_name {
-            // It has its old name, which only the JSON schema does not know.
-            Some(old) if at.has(old) => {
-                let message =
-                    format!("missing field `{name}` (`{old}` is its old name, rename it)");
-                self.report(at, message);
-            }
-            _ if at.is_whole() && field.required => {
-                self.noted::<()>(self.missing(at, &[name]));
-            }
-            _ => {}
+        // Only for the JSON schema a field with its old name has no value.
+        if let Some(old) = field.old_name
+            && at.has(old)
+        {
+            let message = format!("missing field `{name}` (`{old}` is its old name, rename it)");
+            self.report(at, message);
+            return;
+        }
+        if at.is_whole() && field.required {
+            self.noted::<()>(self.missing(at, &[name]));
         }
     }
 
@@ -652,6 +654,7 @@ impl FieldReader<'_> {
         Ok(Node::empty())
     }
 
+    /// Reads a list of tags, as the deprecated version has it.
     fn tag_list(&mut self, at: &At<'_>) -> Result<Node, Problem> {
         let tags = self.list(at, Kind::Object(&TAG))?;
         let mut map = Vec::new();
