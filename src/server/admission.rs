@@ -74,6 +74,7 @@ pub(crate) struct PendingRequest {
 }
 
 impl PendingRequest {
+    /// A pending request, with its memory and its token buckets.
     pub(crate) fn new(
         requester: Requester,
         key: RequestKey,

@@ -271,6 +271,7 @@ impl HistoryFile {
         self.has_failed = written.is_err();
     }
 
+    /// Appends lines, and drops the oldest ones of a long file.
     fn try_append(&mut self, lines: &str) -> io::Result<()> {
         // First, the lines. An earlier server or a failed write may have left half a line in the
         // file, so they begin on a new line then.

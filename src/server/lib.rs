@@ -375,6 +375,7 @@ impl ServerLoop {
         }
     }
 
+    /// Routes an event to the method that handles it.
     fn handle(&mut self, event: ServerEvent) {
         match event {
             ServerEvent::Peer(PeerEvent::Opened {

@@ -214,23 +214,23 @@ fn run_one(
     if let Some(child) = end.left_over {
         reap_later(child, ());
     }
-    let has_succeeded = end.status.is_some_and(|status| status.success());
     let error_output = if end.error_output.is_empty() {
         String::new()
     } else {
         format!(". Its error output: '{}'", end.error_output)
     };
     let reason = match end.ending {
-        Ending::Itself if !has_succeeded => {
-            return Err(rejected(&entry.name, end.error_output, end.status));
-        }
-        Ending::Itself => match end.input_error {
-            None => {
+        Ending::Itself => {
+            let has_succeeded = end.status.is_some_and(|status| status.success());
+            if !has_succeeded {
+                return Err(rejected(&entry.name, end.error_output, end.status));
+            }
+            let Some(error) = end.input_error else {
                 log::debug!("Hook '{}' accepted the update{error_output}.", entry.name);
                 return Ok(end.output);
-            }
-            Some(error) => format!("Failed to write to hook '{file}' stdin: {error}"),
-        },
+            };
+            format!("Failed to write to hook '{file}' stdin: {error}")
+        }
         Ending::TimedOut(limit) => {
             format!("Hook '{file}' did not end within {limit:?} and was ended{error_output}")
         }

@@ -337,6 +337,7 @@ impl ServerLoop {
         }
     }
 
+    /// Responds with the samples of a read, and with the other parts that it requests.
     fn respond_to_usage_read(&mut self, requester: &Requester, key: &RequestKey, read: &UsageRead) {
         // Its rights may have changed while it waited.
         let rights = self.sessions.rights();

@@ -73,6 +73,7 @@ impl<'s> StateView<'s> {
         Node::Map(existing(parts))
     }
 
+    /// The wanted part of the desired state.
     fn desired_state(&self, wanted: &Wanted<'_>, tree: &MaskTree) -> Option<Node> {
         let wanted = wanted.below("desiredState");
         let workloads = entries(&wanted.below("workloads"), &self.desired.workloads, sparse);
@@ -87,6 +88,7 @@ impl<'s> StateView<'s> {
         self.with_version(state, &wanted, tree.begins_with("desiredState"))
     }
 
+    /// The wanted part of the effective state.
     fn effective_state(&self, wanted: &Wanted<'_>, tree: &MaskTree) -> Option<Node> {
         let wanted = wanted.below("effectiveState");
         let workloads = entries(&wanted.below("workloads"), self.effective, |added| {
@@ -122,6 +124,7 @@ impl<'s> StateView<'s> {
         })
     }
 
+    /// The wanted states. If masks name agents, only these are looked up.
     fn workload_states(&self, wanted: &Wanted<'_>) -> Option<Node> {
         if wanted.is_nothing() {
             return None;

@@ -662,6 +662,7 @@ fn restarted(
     if restarts_any { all } else { BTreeSet::new() }
 }
 
+/// Returns whether the present instance of a workload is running.
 fn runs(name: &Name, updates: &Updates) -> bool {
     let workloads = updates.workloads();
     let Some(added) = workloads.effective.get(name) else {

@@ -274,6 +274,7 @@ impl OpenUpdate {
         }
     }
 
+    /// The targets that are shown while the update waits.
     fn awaited_targets<'o>(
         &'o self,
         away: &'o BTreeMap<Name, Instant>,

@@ -353,6 +353,7 @@ impl ChangedPaths {
         self.configs(before, now);
     }
 
+    /// Adds the changes of configs, see [`Self::desired`].
     fn configs(&mut self, before: &DesiredChange, now: &DesiredState) {
         let mut old = Entries::default();
         let mut new = Entries::default();
@@ -562,30 +563,30 @@ impl Subscriptions {
             return;
         }
         let groups = self.groups_of_events();
-        let mut ended = Vec::new();
         if changes.are_too_many() {
             for subscriber in groups.into_iter().flatten() {
-                ended.push((subscriber.key, TOO_MANY_FIELDS));
+                self.end_events(&subscriber.key, TOO_MANY_FIELDS, effects);
             }
-        } else {
-            let mut requesters = BTreeSet::new();
-            for subscriber in groups.iter().flatten() {
-                requesters.insert(&subscriber.requester);
-            }
-            let cost = self.cpu.now().saturating_sub(self.event_begin);
-            let mut publication = Publication {
-                changes,
-                view,
-                sessions,
-                budget: EventBudget::new(&self.cpu, cost, requesters.len()),
-                ended: Vec::new(),
-            };
-            for group in groups {
-                publication.notify(group, effects);
-            }
-            ended = publication.ended;
+            return;
         }
-        for (key, reason) in ended {
+        // First, the budget: it depends on the cost of the change itself and on the requesters.
+        let mut requesters = BTreeSet::new();
+        for subscriber in groups.iter().flatten() {
+            requesters.insert(&subscriber.requester);
+        }
+        let cost = self.cpu.now().saturating_sub(self.event_begin);
+        let mut publication = Publication {
+            changes,
+            view,
+            sessions,
+            budget: EventBudget::new(&self.cpu, cost, requesters.len()),
+            ended: Vec::new(),
+        };
+        // Then, the events, and the ends of subscriptions that could not get theirs.
+        for group in groups {
+            publication.notify(group, effects);
+        }
+        for (key, reason) in publication.ended {
             self.end_events(&key, reason, effects);
         }
     }

@@ -220,6 +220,7 @@ impl Subscriptions {
         Ok(())
     }
 
+    /// Checks that the bounds hold with one more subscription.
     fn check_room(
         &self,
         kind: SubscriptionKind,

@@ -441,7 +441,7 @@ impl Workloads {
         let mut rendered = BTreeMap::new();
         // An update has one pass. At a start, workloads that need more than their share are left
         // for a second pass, in which they may take all remaining steps.
-        for is_last in [source.is_update(), true] {
+        for is_last_pass in [source.is_update(), true] {
             for name in std::mem::take(&mut names) {
                 let Some(workload) = change.workload(&self.desired, name) else {
                     rendered.insert(name.clone(), None);
@@ -452,7 +452,7 @@ impl Workloads {
                         .render(workload, |key| change.config(&self.desired, key))
                 } else {
                     self.templates
-                        .render_within(&mut start, is_last, workload, |key| {
+                        .render_within(&mut start, is_last_pass, workload, |key| {
                             change.config(&self.desired, key)
                         })
                 };
@@ -464,8 +464,8 @@ impl Workloads {
                     Err(error) => error,
                 };
                 let does_too_much = matches!(error, RenderError::TooManySteps { .. });
-                if does_too_much && !is_last {
-                    names.insert(name);
+                if does_too_much && !is_last_pass {
+                    names.insert(name); // For the second pass.
                     continue;
                 }
                 let error = UpdateError::invalid(with_workload(&error, name));

@@ -37,6 +37,7 @@ pub(crate) struct StateSizes {
     pub(crate) after: usize,
 }
 
+/// Memory of a desired state and of the workloads with their own agents, in bytes.
 fn state_bytes(desired: &DesiredState, placed: &BTreeMap<Name, AddedWorkload>) -> usize {
     let mut bytes = 0;
     for workload in desired.workloads.values() {

@@ -306,6 +306,7 @@ fn strict_text(error: &StateError) -> String {
     }
 }
 
+/// The parts of a path, with the names that fields have in the protocol.
 fn protocol_path(path: &str) -> Vec<String> {
     /// Place of the name of a workload or a config item in a path, which stays unchanged.
     const NAME_INDEX: usize = 2;

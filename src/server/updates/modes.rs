@@ -252,6 +252,7 @@ impl Modes {
         tagged(workloads).map(|(name, _)| name.clone()).collect()
     }
 
+    /// Logs a switch of the mode. Warns if no workload names the new mode.
     fn log_switch(&self, old: Option<&str>, workloads: &Placed) {
         let Some(mode) = self.current() else { return };
         match old {

@@ -475,6 +475,7 @@ fn depth(template: &str) -> usize {
     deepest
 }
 
+/// The depth to which brackets of any kind are nested in a text.
 fn bracket_depth(text: &str) -> usize {
     let mut open = 0_usize;
     let mut deepest = 0;

@@ -114,6 +114,7 @@ impl Timings {
         present(wanted, parts)
     }
 
+    /// The wanted times of all instances.
     fn read_instances(&self, wanted: &Wanted<'_>) -> Option<Node> {
         if wanted.is_nothing() {
             return None;
@@ -139,6 +140,8 @@ fn milliseconds(duration: Duration) -> u64 {
 }
 
 impl StartTimes {
+    /// Notes the time of a reported state, if it is the first of its kind in this start. A state
+    /// from the begin of a start, after a run or an end, begins another start.
     fn report(&mut self, state: &ExecutionState, now: StartMoment) {
         let phase = state.phase;
         let is_begin = match phase {
@@ -188,6 +191,7 @@ impl StartTimes {
         };
     }
 
+    /// The times as clients read them.
     fn node(&self) -> Node {
         let times = [
             ("desired", self.desired),

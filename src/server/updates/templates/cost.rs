@@ -189,6 +189,7 @@ impl Pricing {
         Ok(steps)
     }
 
+    /// Adds up the steps of the elements of a template.
     fn template(&mut self, template: &mut Template, place: ElementPlace) -> Result<usize, String> {
         let mut total = 0_usize;
         for element in &mut template.elements {
@@ -225,6 +226,8 @@ impl Pricing {
         Ok(total)
     }
 
+    /// The price of a block. Its inner templates get an element that counts their steps whenever
+    /// they are rendered.
     fn block(&mut self, block: &mut HelperTemplate, place: ElementPlace) -> Result<Price, String> {
         let mut price = self.helper(block, place);
         let mut inner = ElementPlace {
@@ -276,6 +279,7 @@ impl Pricing {
         }
     }
 
+    /// The price to find the value of a parameter.
     fn parameter(&self, parameter: &Parameter, place: ElementPlace) -> Price {
         match parameter {
             Parameter::Name(_) => Price::default(),
