@@ -61,6 +61,9 @@ const GATED_STREAMS: usize = 64;
 /// Streams of one connection begin so far apart: each costs a thread and a call, also one that its
 /// client resets at once, and a client needs one.
 const STREAM_INTERVAL: Duration = Duration::from_millis(50);
+/// Each KiB of the headers of a stream delays the next one by this. Normal headers have some hundred
+/// bytes. gRPC reads them all, also those of a call that it refuses, which takes some 12 µs a KiB.
+const HEADERS_KIB: Duration = Duration::from_millis(10);
 /// Cost of a PING, SETTINGS or GOAWAY frame: a connection has 100 of them per second. gRPC responds
 /// to the first two and formats a text for the third. Clients send a PING every few seconds. Those
 /// that measure the bandwidth send one after the other, and wait at most 10 ms for each.
@@ -477,10 +480,15 @@ impl FrameGate {
         } else if kind != CONTINUATION {
             return Ok(());
         }
+        let kib_before = self.headers_bytes / 1024;
         self.headers_bytes += self.frame.left;
         self.headers_frames += 1;
         if self.headers_bytes > HEADERS_MAX || self.headers_frames > HEADERS_FRAMES_MAX {
             return Err(Refused::Headers);
+        }
+        let kib = u32::try_from(self.headers_bytes / 1024 - kib_before).unwrap_or(u32::MAX);
+        if let Some(next) = &mut self.next_stream {
+            *next += HEADERS_KIB * kib;
         }
         Ok(())
     }

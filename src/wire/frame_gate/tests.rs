@@ -477,7 +477,35 @@ fn headers_of_many_calls_are_counted_for_each() {
         let stream = 2 * u32::try_from(number).unwrap() + 1;
         assert!(peer.passes(&frame(HEADERS, 0, stream, &vec![0; 15 * 1024])));
         assert!(peer.passes(&frame(CONTINUATION, 4, stream, &vec![0; 15 * 1024])));
+        peer.clock.advance(STREAM_INTERVAL + 30 * HEADERS_KIB);
+    }
+}
+
+/// gRPC reads all of them, which takes time, also when it refuses the call.
+#[test]
+fn large_headers_delay_the_next_stream() {
+    for (first, rest, kib) in [
+        (1023, 0, 0),
+        (1024, 0, 1),
+        (1023, 1, 1),
+        (15_000, 15_000, 29),
+    ] {
+        let row = format!("{first} and {rest} bytes");
+        let mut peer = Peer::new(&capacity());
+        assert!(peer.passes(&frame(HEADERS, 0, 1, &vec![0; first])));
+        assert!(peer.passes(&frame(CONTINUATION, 4, 1, &vec![0; rest])));
+        let next = frame(HEADERS, 4, 3, &[0x88]);
         peer.clock.advance(STREAM_INTERVAL);
+        let mut passed = peer.send(&next).unwrap();
+        assert_eq!(passed == next.len(), kib == 0, "{row}");
+        if kib > 0 {
+            peer.clock
+                .advance(kib * HEADERS_KIB - Duration::from_millis(1));
+            assert_eq!(peer.send(&next[passed..]), Ok(0), "{row}");
+            peer.clock.advance(Duration::from_millis(1));
+            passed += peer.send(&next[passed..]).unwrap();
+        }
+        assert_eq!(passed, next.len(), "{row}");
     }
 }
 
