@@ -4,7 +4,7 @@
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
 use crate::support::manifest::{Workload, pod};
-use crate::support::{Cluster, manifest, workload};
+use crate::support::{Cluster, manifest, wait_until, workload};
 use serde_json::{Value, json};
 
 /// A new definition that does not work.
@@ -108,12 +108,24 @@ fn desired(cluster: &Cluster) -> String {
 
 /// Ids and images of all containers that run.
 fn running(cluster: &Cluster) -> Vec<(String, String)> {
-    let text = |one: &Value, key: &str| one[key].as_str().unwrap_or_default().to_owned();
-    let containers = cluster.engine.containers().into_iter();
-    containers
-        .filter(|one| one["State"] == "running")
-        .map(|one| (text(&one, "Id"), text(&one, "Image")))
-        .collect()
+    let mut running = Vec::new();
+    for container in cluster.engine.containers() {
+        if container["State"] == "running" {
+            let id = container["Id"].as_str().unwrap_or_default();
+            let image = container["Image"].as_str().unwrap_or_default();
+            running.push((id.to_owned(), image.to_owned()));
+        }
+    }
+    running
+}
+
+/// The images of all containers that run.
+fn running_images(cluster: &Cluster) -> Vec<String> {
+    let mut images = Vec::new();
+    for (_, image) in running(cluster) {
+        images.push(image);
+    }
+    images
 }
 
 /// What the engine refuses, as it says it.
@@ -134,16 +146,19 @@ fn start(runtime: &str) -> Cluster {
     cluster
 }
 
+/// Waits until the update with this number was rolled back, and returns it.
+fn wait_for_rollback(cluster: &Cluster, what: &str, number: &str) -> Value {
+    cluster.wait_for(what, || {
+        let update = updates(cluster)[number].take();
+        (update["phase"] == "UNDONE").then_some(update)
+    })
+}
+
 /// Applies each bad update and asserts that it ends as before.
 fn all_end_as_before(runtime: &str, rows: &[Bad]) {
     let cluster = start(runtime);
-    let (before, images) = (desired(&cluster), |cluster: &Cluster| {
-        running(cluster)
-            .into_iter()
-            .map(|(_, image)| image)
-            .collect::<Vec<_>>()
-    });
-    let at_first = images(&cluster);
+    let before = desired(&cluster);
+    let images_before = running_images(&cluster);
     let mut number = 0;
     for row in rows {
         for stage in ["CREATE", "NONE"] {
@@ -155,13 +170,12 @@ fn all_end_as_before(runtime: &str, rows: &[Bad]) {
                 stage
             };
             let is_found = row.found_by.contains(&most);
-            let (containers, update) = (running(&cluster), manifest(&[bad(runtime, row, stage)]));
+            // First the update is rolled back, for the right reason.
+            let containers = running(&cluster);
+            let update = manifest(&[bad(runtime, row, stage)]);
             cluster.apply(&update);
             let key = number.to_string();
-            let ended = || {
-                Some(updates(&cluster)[&key].take()).filter(|update| update["phase"] == "UNDONE")
-            };
-            let ended = cluster.wait_for(&what, ended);
+            let ended = wait_for_rollback(&cluster, &what, &key);
             let reason = ended["reason"].as_str().unwrap_or_default();
             assert_eq!(
                 reason.starts_with("web: cannot be staged: "),
@@ -172,18 +186,14 @@ fn all_end_as_before(runtime: &str, rows: &[Bad]) {
             if is_found {
                 assert_eq!(running(&cluster), containers, "{what}: nothing was stopped");
             }
-            cluster.wait_for(&what, || {
-                let shown = cluster
-                    .workload("web")
-                    .is_some_and(|row| row.state == "Running(Ok)");
-                (shown && cluster.workloads().len() == 1 && images(&cluster) == at_first)
-                    .then_some(())
+            // Then all is as before, and nothing is left of the new container.
+            cluster.wait_for_all(1, "Running(Ok)");
+            wait_until(&what, || {
+                running_images(&cluster) == images_before
+                    && cluster.engine.containers().len() == containers.len()
             });
-            cluster.wait_for(&what, || {
-                // Nothing is left of the new one.
-                (cluster.engine.containers().len() == containers.len()).then_some(())
-            });
-            // A container that was never started proves nothing, and may work the next time.
+            // Finally the same update is refused, except if its container was never started: it may
+            // work the next time.
             let again = cluster.ank_with_input(&["--no-wait", "apply", "-"], &update);
             let is_refused = again.stderr.contains(&format!(
                 "it is the same as update {key}, which was rolled back"
@@ -191,10 +201,7 @@ fn all_end_as_before(runtime: &str, rows: &[Bad]) {
             assert_eq!(is_refused, !is_found, "{what}: {}", again.stderr);
             if is_found {
                 number += 1;
-                let key = number.to_string();
-                cluster.wait_for(&what, || {
-                    (updates(&cluster)[&key]["phase"] == "UNDONE").then_some(())
-                });
+                wait_for_rollback(&cluster, &what, &number.to_string());
             }
         }
     }

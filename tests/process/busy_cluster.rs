@@ -73,28 +73,26 @@ impl Held {
 
     /// Nothing here is more than there.
     pub fn is_within(&self, other: &Self) -> bool {
-        let threads = self
-            .threads
-            .iter()
-            .all(|(name, count)| *count <= other.count(name));
-        threads && self.files <= other.files + FILES_MORE
+        let mut threads = self.threads.iter();
+        let has_no_more_threads = threads.all(|(name, count)| *count <= other.count(name));
+        has_no_more_threads && self.files <= other.files + FILES_MORE
     }
 }
 
 /// How often the threads of a process have begun to wait so far.
 fn waits(pid: u32) -> u64 {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
-        .expect("the process runs")
-        .flatten();
-    let of_task = |task: fs::DirEntry| -> u64 {
+    let mut sum = 0;
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
+    for task in tasks.flatten() {
+        // A thread may have ended meanwhile.
         let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        line.and_then(|count| count.trim().parse().ok())
-            .unwrap_or(0)
-    };
-    tasks.map(of_task).sum()
+        for line in status.lines() {
+            if let Some(count) = line.strip_prefix("voluntary_ctxt_switches:") {
+                sum += count.trim().parse::<u64>().expect("a number");
+            }
+        }
+    }
+    sum
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -139,32 +137,37 @@ fn sample(pids: [u32; 2]) -> [Sample; 2] {
     samples
 }
 
+/// The manifest of all workloads. Each version changes all of them.
+fn all_workloads(version: usize) -> String {
+    let mut workloads = Vec::new();
+    for number in 0..WORKLOADS {
+        let image = ["run", "run", "exit0", "exit1:after=200ms", "run"][number % 5];
+        let one = workload(&format!("w{number}"), image);
+        let mut one = one.config(&format!("commandArgs: [\"{version}\"]"));
+        if number % 5 == 3 {
+            one = one.restart("ALWAYS");
+        }
+        if number > 4 && number.is_multiple_of(5) {
+            let needed = format!("w{}", number - 5);
+            one = one.after(&needed, "ADD_COND_RUNNING");
+        }
+        workloads.push(one);
+    }
+    manifest(&workloads)
+}
+
 /// Workloads come, change, end by themselves, are restarted and go; connections break; clients come
 /// and go.
 fn churn(cluster: &Cluster, proxy: &Proxy, round: usize) {
-    let name = |number: usize| format!("w{number}");
-    let all = |version: usize| -> String {
-        let one = |number: usize| {
-            let image = ["run", "run", "exit0", "exit1:after=200ms", "run"][number % 5];
-            let mut one =
-                workload(&name(number), image).config(&format!("commandArgs: [\"{version}\"]"));
-            if number % 5 == 3 {
-                one = one.restart("ALWAYS");
-            }
-            if number > 4 && number.is_multiple_of(5) {
-                one = one.after(&name(number - 5), "ADD_COND_RUNNING");
-            }
-            one
-        };
-        manifest(&(0..WORKLOADS).map(one).collect::<Vec<_>>())
-    };
+    // First apply two versions, and cut the connection of the agent.
     let mut events = cluster.start_ank(&["get", "events", "-o", "json"]);
-    cluster.apply(&all(2 * round));
+    cluster.apply(&all_workloads(2 * round));
     cluster.wait_for_state("w5", "Running(Ok)");
-    cluster.apply(&all(2 * round + 1));
+    cluster.apply(&all_workloads(2 * round + 1));
     let before = proxy.accepted();
     proxy.cut();
     wait_until("the agent is back", || proxy.accepted() > before);
+    // Then let one workload end, and clients come and go.
     cluster.wait_for_state("w0", "Running(Ok)");
     cluster.engine.finish("w0", 1);
     cluster.wait_for_row("w0", "its end", |row| row.state == "Failed(ExecFailed)");
@@ -176,10 +179,9 @@ fn churn(cluster: &Cluster, proxy: &Proxy, round: usize) {
         }
         program.wait(LIMIT).expect("it ends when it is told");
     }
-    let file = cluster
-        .write("all.yaml", &all(0))
-        .to_string_lossy()
-        .into_owned();
+    // Finally delete all.
+    let file = cluster.write("all.yaml", &all_workloads(0));
+    let file = file.to_string_lossy();
     cluster.ank(&["--no-wait", "apply", "-d", &file]).success();
     cluster.wait_for("all are gone", || {
         let output = cluster.ank(&["get", "workloads"]);
@@ -198,18 +200,22 @@ fn median(samples: &[Sample], value: fn(&Sample) -> f64) -> f64 {
 fn curve(samples: &[Sample], value: fn(&Sample) -> f64) -> String {
     const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     const WIDTH: usize = 60;
-    let parts: Vec<f64> = samples
-        .chunks(samples.len().div_ceil(WIDTH))
-        .map(|part| median(part, value))
-        .collect();
-    let (least, most) = parts.iter().fold((f64::MAX, 0.0_f64), |(least, most), at| {
-        (least.min(*at), most.max(*at))
-    });
-    let step = |at: &f64| STEPS[((at - least) / (most - least).max(1.0) * 7.0) as usize];
-    format!(
-        "{} {least:.0} to {most:.0}",
-        parts.iter().map(step).collect::<String>()
-    )
+    let mut medians = Vec::new();
+    let mut least = f64::MAX;
+    let mut most = 0.0_f64;
+    for part in samples.chunks(samples.len().div_ceil(WIDTH)) {
+        let median = median(part, value);
+        least = least.min(median);
+        most = most.max(median);
+        medians.push(median);
+    }
+    let height = (most - least).max(1.0);
+    let mut line = String::new();
+    for median in medians {
+        let share = (median - least) / height;
+        line.push(STEPS[(share * 7.0) as usize]);
+    }
+    format!("{line} {least:.0} to {most:.0}")
 }
 
 #[test]

@@ -10,7 +10,6 @@ use super::prepare::NO_REPAIR;
 use crate::support::log_client::everything;
 use crate::support::manifest::Workload;
 use crate::support::process::send_signal;
-use crate::support::recorder::Change;
 use crate::support::{
     Cluster, LIMIT, LogClient, Recorder, manifest, pod, poll, wait_until, workload,
 };
@@ -129,30 +128,31 @@ fn containers_of(cluster: &Cluster, workload: &str) -> Vec<String> {
 /// Additional info without the number of the retry: on a busy machine an earlier one may have met a
 /// limit of time.
 fn cause(info: &str) -> &str {
-    let numbered = info
-        .strip_prefix("Retry ")
-        .and_then(|rest| rest.split_once(": "));
-    numbered.map_or(info, |(_, cause)| cause)
+    if let Some(rest) = info.strip_prefix("Retry ")
+        && let Some((_, cause)) = rest.split_once(": ")
+    {
+        return cause;
+    }
+    info
 }
 
+/// Waits until the workload of the row was in the state of the row.
 #[track_caller]
-fn is_shown(recorder: &Recorder, row: &Row) {
-    let (workload, (_, _, state, info)) = (name(row), *row);
-    let shown = || {
-        recorder
-            .changes()
-            .into_iter()
-            .filter(|change| change.workload == workload)
-    };
-    let is_meant =
-        |change: &Change| change.state == state && cause(&change.info).starts_with(cause(info));
+fn wait_until_shown(recorder: &Recorder, row: &Row) {
+    let workload = name(row);
+    let (_, _, state, info) = *row;
+    let mut shown = Vec::new();
     let seen = poll(LIMIT, || {
-        shown().any(|change| is_meant(&change)).then_some(())
+        shown = recorder.changes();
+        shown.retain(|change| change.workload == workload);
+        let mut changes = shown.iter();
+        let is_seen = changes
+            .any(|change| change.state == state && cause(&change.info).starts_with(cause(info)));
+        is_seen.then_some(())
     });
     assert!(
         seen.is_some(),
-        "'{workload}' never was {state} [{info}...]: {:#?}",
-        shown().collect::<Vec<_>>()
+        "'{workload}' never was {state} [{info}...]: {shown:#?}"
     );
 }
 
@@ -179,7 +179,7 @@ fn creates_with(runtime: &str, config: &str, rows: &[Row]) {
         .collect();
     cluster.apply(&manifest(&workloads));
     cluster.apply(&manifest(&[workload_of(runtime, "calm")]));
-    rows.iter().for_each(|row| is_shown(&recorder, row));
+    rows.iter().for_each(|row| wait_until_shown(&recorder, row));
     cluster.wait_for_state("calm", "Running(Ok)");
     mend(&cluster);
     for row in rows {
@@ -267,7 +267,7 @@ fn volumes_that_hang_delay_their_workload_only() {
         cluster.engine.hanging_calls_of("volume").len() == 1
     });
     cluster.run(&[pod("calm", "run")]);
-    is_shown(&recorder, &row);
+    wait_until_shown(&recorder, &row);
     cluster.wait_for_state(&name(&row), "Running(Ok)");
 }
 
@@ -285,7 +285,7 @@ fn pods_are_not_played_before_existing_ones_are_listed() {
         let row: Row = ("pod ls", fault, STARTING, info);
         cluster.engine.script(&json!([fault.rule(row.0, None)]));
         cluster.apply(&manifest(&[pod(&name(&row), "run")]));
-        is_shown(&recorder, &row);
+        wait_until_shown(&recorder, &row);
         mend(&cluster);
         cluster.wait_for_state(&name(&row), "Running(Ok)");
         assert_eq!(containers_of(&cluster, &name(&row)).len(), 1, "{row:?}");
@@ -314,18 +314,19 @@ fn starts(runtime: &str) {
 
 fn starts_with(runtime: &str, config: &str, rows: &[Row]) {
     let cluster = start(runtime, config);
-    let workloads: Vec<Workload> = rows
-        .iter()
-        .map(|row| workload_of(runtime, &name(row)).restart("ALWAYS"))
-        .collect();
-    cluster.apply(&manifest(&workloads));
-    rows.iter()
-        .for_each(|row| _ = cluster.wait_for_state(&name(row), "Running(Ok)"));
+    let mut workloads = Vec::new();
+    for row in rows {
+        workloads.push(workload_of(runtime, &name(row)).restart("ALWAYS"));
+    }
+    cluster.run(&workloads);
     let recorder = Recorder::start(&cluster);
     break_calls(&cluster, rows);
-    rows.iter()
-        .for_each(|row| cluster.engine.finish(&name(row), 0));
-    rows.iter().for_each(|row| is_shown(&recorder, row));
+    for row in rows {
+        cluster.engine.finish(&name(row), 0);
+    }
+    for row in rows {
+        wait_until_shown(&recorder, row);
+    }
     mend(&cluster);
     for row in rows {
         cluster.wait_for_state(&name(row), "Running(Ok)");
@@ -346,24 +347,26 @@ fn nerdctl_starts() {
 /// Deletes a workload for each row, and one whose calls work.
 fn deletes(runtime: &str, rows: &[Row]) {
     let cluster = start(runtime, "");
-    let names: Vec<String> = rows.iter().map(name).chain(["calm".to_owned()]).collect();
-    let workloads: Vec<Workload> = names
-        .iter()
-        .map(|name| workload_of(runtime, name))
-        .collect();
-    cluster.apply(&manifest(&workloads));
-    names
-        .iter()
-        .for_each(|name| _ = cluster.wait_for_state(name, "Running(Ok)"));
+    let mut names: Vec<String> = rows.iter().map(name).collect();
+    names.push("calm".to_owned());
+    let mut workloads = Vec::new();
+    for name in &names {
+        workloads.push(workload_of(runtime, name));
+    }
+    cluster.run(&workloads);
     let recorder = Recorder::start(&cluster);
     break_calls(&cluster, rows);
     let mut arguments = vec!["--no-wait", "delete", "workload"];
     arguments.extend(names.iter().map(String::as_str));
     assert_eq!(cluster.ank(&arguments).code, 0);
     cluster.wait_until_gone("calm");
-    rows.iter().for_each(|row| is_shown(&recorder, row));
+    for row in rows {
+        wait_until_shown(&recorder, row);
+    }
     mend(&cluster);
-    names.iter().for_each(|name| cluster.wait_until_gone(name));
+    for name in &names {
+        cluster.wait_until_gone(name);
+    }
     assert_eq!(cluster.engine.containers().len(), 0);
 }
 

@@ -642,67 +642,72 @@ fn agent_takes_one_unfinished_large_request_at_a_time() {
 const HOSTILE_AGENTS: usize = 16;
 const HOSTILE_WORKLOADS: usize = 8;
 
-/// What the hostile agent `number` sends in its round `round`; it is named `agent` and runs the
+/// The message of the hostile agent `number` in its round `round`. It is named `agent` and runs the
 /// workload `hostile`.
 fn hostile_message(number: usize, agent: &str, round: usize) -> ToServer {
-    let request = |content| {
-        ToServer::Request(Request {
-            id: format!("hostile_{number}@{round}"),
-            content,
-        })
+    let mut id = format!("hostile_{number}@{round}");
+    let content = match number {
+        0 | 1 => read(&[], false),
+        2 => read(&["workloadStates.*.*.*.state"], false),
+        3 => read(&[], true),
+        4 => read_masks(masks(3 << 20, "configs")),
+        5 => change_of(masks(5 << 19, "desiredState.configs")),
+        6 => change_of(masks(40 << 10, "desiredState.workloads.nobody")),
+        7 => return stray_states(agent, round, 200, 16_000),
+        8 => return stray_states(agent, round, 5, 10),
+        9 => {
+            let names = (0..100).map(|index| format!("stored_{index}"));
+            let instances = names.map(|name| InstanceName::with_id(&name, "id", "nobody"));
+            logs(instances.collect())
+        }
+        10 => {
+            id = format!("nobody_{round}@x");
+            read(&[], false)
+        }
+        11 => {
+            return ToServer::AgentLoad(AgentLoad {
+                agent: agent.to_owned(),
+                cpu_usage: u32::try_from(round % 100).expect("a percentage"),
+                free_memory: 1,
+                engine: String::new(),
+            });
+        }
+        12 => {
+            id = "x".repeat(1 << 20);
+            read(&["agents"], false)
+        }
+        13 => return ToServer::WorkloadStates(Vec::new()),
+        14 => read_masks(vec!["x".repeat(4 << 20)]),
+        _ => return ToServer::Goodbye,
     };
-    let stray = |index: usize, text: usize| {
+    ToServer::Request(Request { id, content })
+}
+
+fn read_masks(masks: Vec<String>) -> RequestContent {
+    RequestContent::CompleteState(ReadState {
+        masks,
+        subscribe: false,
+    })
+}
+
+/// An update of these masks without a state.
+fn change_of(masks: Vec<String>) -> RequestContent {
+    RequestContent::UpdateState(UpdateState {
+        new_state: None,
+        masks,
+        restart: Vec::new(),
+    })
+}
+
+/// States of unknown instances, each with a text of this number of bytes.
+fn stray_states(agent: &str, round: usize, count: usize, text_bytes: usize) -> ToServer {
+    let mut states = Vec::new();
+    for index in 0..count {
         let instance = InstanceName::with_id(&format!("stray_{round}_{index}"), "id", agent);
-        WorkloadState::new(
-            instance,
-            ExecutionState::with_info(Phase::FailedUnknown, "x".repeat(text)),
-        )
-    };
-    let change = |masks: Vec<String>| {
-        request(RequestContent::UpdateState(UpdateState {
-            new_state: None,
-            masks,
-            restart: Vec::new(),
-        }))
-    };
-    match number {
-        0 | 1 => request(read(&[], false)),
-        2 => request(read(&["workloadStates.*.*.*.state"], false)),
-        3 => request(read(&[], true)),
-        4 => request(RequestContent::CompleteState(ReadState {
-            masks: masks(3 << 20, "configs"),
-            subscribe: false,
-        })),
-        5 => change(masks(5 << 19, "desiredState.configs")),
-        6 => change(masks(40 << 10, "desiredState.workloads.nobody")),
-        7 => ToServer::WorkloadStates((0..200).map(|index| stray(index, 16_000)).collect()),
-        8 => ToServer::WorkloadStates((0..5).map(|index| stray(index, 10)).collect()),
-        9 => request(logs(
-            (0..100)
-                .map(|index| InstanceName::with_id(&format!("stored_{index}"), "id", "nobody"))
-                .collect(),
-        )),
-        10 => ToServer::Request(Request {
-            id: format!("nobody_{round}@x"),
-            content: read(&[], false),
-        }),
-        11 => ToServer::AgentLoad(AgentLoad {
-            agent: agent.to_owned(),
-            cpu_usage: u32::try_from(round % 100).expect("a percentage"),
-            free_memory: 1,
-            engine: String::new(),
-        }),
-        12 => ToServer::Request(Request {
-            id: "x".repeat(1 << 20),
-            content: read(&["agents"], false),
-        }),
-        13 => ToServer::WorkloadStates(Vec::new()),
-        14 => request(RequestContent::CompleteState(ReadState {
-            masks: vec!["x".repeat(4 << 20)],
-            subscribe: false,
-        })),
-        _ => ToServer::Goodbye,
+        let state = ExecutionState::with_info(Phase::FailedUnknown, "x".repeat(text_bytes));
+        states.push(WorkloadState::new(instance, state));
     }
+    ToServer::WorkloadStates(states)
 }
 
 /// A hostile agent floods until it is stopped, and connects again whenever it is disconnected. Every

@@ -282,40 +282,76 @@ fn number_in(text: &str) -> Option<u32> {
         .ok()
 }
 
-/// Does to the newest state what a disk without power may have done. Returns the number that is
-/// left to start with, and whether that is a loss that is warned of.
-fn lose_power(cluster: &Cluster, round: usize) -> (Option<u32>, bool) {
-    let read = |name| fs::read(file(cluster, name)).ok();
-    let number = |bytes: &Vec<u8>| number_in(&String::from_utf8_lossy(bytes));
-    let newest = read("desired-state.json").expect("it was stored");
-    let previous = read("desired-state.json.previous").expect("the one before is kept");
-    let (bytes, is_readable) = match round % 4 {
-        0 => (newest.clone(), true),
-        1 => (newest[..newest.len() / 2].to_vec(), false),
-        2 => (vec![0; newest.len()], false),
-        _ => (previous.clone(), true),
+/// The state from which the next server starts.
+struct LeftState {
+    number: Option<u32>,
+    /// Whether a newer state is lost, of which the server warns.
+    is_loss: bool,
+}
+
+/// Damages the newest state as a loss of power may do. Returns the state that is left.
+fn lose_power(cluster: &Cluster, round: usize) -> LeftState {
+    let path = file(cluster, "desired-state.json");
+    let newest = fs::read(&path).expect("it was stored");
+    let previous = fs::read(file(cluster, "desired-state.json.previous"));
+    let previous = previous.expect("the one before is kept");
+    let left = match round % 4 {
+        0 => newest,
+        1 => newest[..newest.len() / 2].to_vec(),
+        2 => vec![0; newest.len()],
+        _ => previous.clone(),
     };
-    fs::write(file(cluster, "desired-state.json"), &bytes).expect("own folder is writable");
-    // The server was killed between the end of the write and the renames.
-    let is_whole = |new: &Vec<u8>| state_store::parse(&String::from_utf8_lossy(new)).is_ok();
-    let new = read("desired-state.json.new").filter(is_whole);
-    match (is_readable, new) {
-        (_, Some(new)) => (number(&new), false),
-        (true, None) => (number(&bytes), false),
-        (false, None) => (number(&previous), true),
+    fs::write(&path, &left).expect("own folder is writable");
+    // A server that was killed between a write and its renames has left a whole newer file.
+    let new = fs::read(file(cluster, "desired-state.json.new")).unwrap_or_default();
+    for bytes in [&new, &left] {
+        let text = String::from_utf8_lossy(bytes);
+        if state_store::parse(&text).is_ok() {
+            return LeftState {
+                number: number_in(&text),
+                is_loss: false,
+            };
+        }
+    }
+    LeftState {
+        number: number_in(&String::from_utf8_lossy(&previous)),
+        is_loss: true,
     }
 }
 
-/// Kills the server a hundred times while updates come. After each kill the file is whole, holds a
-/// state that was asked for and is not older than what was stored before; the next server starts
-/// with exactly that. When the newest file is damaged as well, no more than that state is lost.
+/// Writes a manifest whose only workload has this number. It is large enough for a write of the
+/// state to take a while.
+fn write_update(cluster: &Cluster, number: u32) -> String {
+    let padding = "x".repeat(100_000);
+    let config = format!("commandArgs: ['number: {number}', {padding}]");
+    let web = workload("web", "run").config(&config);
+    let path = cluster.write("next.yaml", &manifest(&[web]));
+    path.display().to_string()
+}
+
+/// The number in the newest state that can be read.
+fn number_of_newest(cluster: &Cluster) -> Option<u32> {
+    for name in ["desired-state.json.new", "desired-state.json"] {
+        if let Ok(text) = fs::read_to_string(file(cluster, name))
+            && state_store::parse(&text).is_ok()
+        {
+            return number_in(&text);
+        }
+    }
+    None
+}
+
+/// Kills the server a hundred times while updates come. After each kill the file is whole, and holds
+/// a requested state that is not older than the one stored before; the next server starts with
+/// exactly that. If the newest file is damaged as well, only that state is lost.
 #[test]
 fn a_server_killed_at_any_moment_starts_with_a_whole_state() {
     let mut cluster = prepared();
-    // Large enough for a write to take a while.
-    let padding = "x".repeat(100_000);
-    let (mut next, mut acknowledged, mut last_stored, mut is_warned) = (0_u32, None, None, false);
-    // A warning stays until an update was stored.
+
+    let mut next = 0_u32;
+    let mut acknowledged = None;
+    let mut last_stored = None;
+    let mut is_warned = false; // A warning stays until an update was stored.
     let mut damages = 0;
     for round in 0..100 {
         cluster.start_server(&[]);
@@ -327,17 +363,12 @@ fn a_server_killed_at_any_moment_starts_with_a_whole_state() {
             "round {round}: {}",
             output.stderr
         );
-        let mut manifest_of = |cluster: &Cluster| {
-            next += 1;
-            let web = workload("web", "run")
-                .config(&format!("commandArgs: ['number: {next}', {padding}]"));
-            (next, cluster.write("next.yaml", &manifest(&[web])))
-        };
         for _ in 0..round % 3 + 1 {
-            let (number, path) = manifest_of(&cluster);
-            let output = cluster.ank(&["--no-wait", "apply", &path.display().to_string()]);
+            next += 1;
+            let path = write_update(&cluster, next);
+            let output = cluster.ank(&["--no-wait", "apply", &path]);
             assert_eq!(output.code, 0, "round {round}: {}", output.stderr);
-            acknowledged = Some(number);
+            acknowledged = Some(next);
         }
         let before = last_stored;
         if round % 4 == 3 {
@@ -348,22 +379,15 @@ fn a_server_killed_at_any_moment_starts_with_a_whole_state() {
             last_stored = acknowledged;
         }
         // One more is under way when the server is killed.
-        let (_, path) = manifest_of(&cluster);
-        let mut apply = cluster.start_ank(&["--no-wait", "apply", &path.display().to_string()]);
+        next += 1;
+        let path = write_update(&cluster, next);
+        let mut apply = cluster.start_ank(&["--no-wait", "apply", &path]);
         for _ in 0..round % 12 * 20_000 {
             std::hint::spin_loop();
         }
         cluster.kill_server();
         apply.kill();
-        let newest =
-            ["desired-state.json.new", "desired-state.json"].map(|name| file(&cluster, name));
-        let whole = |path: &_| {
-            fs::read_to_string(path)
-                .ok()
-                .filter(|text| state_store::parse(text).is_ok())
-        };
-        let newest = newest.iter().find_map(whole);
-        let found = number_in(&newest.unwrap_or_default());
+        let found = number_of_newest(&cluster);
         assert!(
             found >= last_stored && found <= Some(next),
             "{found:?} after {last_stored:?}, round {round}"
@@ -373,7 +397,9 @@ fn a_server_killed_at_any_moment_starts_with_a_whole_state() {
         // Two were written since the start, so one of them or the state of the start is there when
         // the newest is lost.
         if found > before && before.is_some() && file(&cluster, "desired-state.json").exists() {
-            (last_stored, is_warned) = lose_power(&cluster, round / 3);
+            let left = lose_power(&cluster, round / 3);
+            last_stored = left.number;
+            is_warned = left.is_loss;
             damages += usize::from(is_warned);
             assert!(
                 last_stored >= before,

@@ -53,20 +53,18 @@ fn wait_for_info(cluster: &Cluster, name: &str, info: &str) {
 
 /// The calls that mention `text` or are about the container of `name`, without listings.
 fn calls(cluster: &Cluster, name: &str) -> Vec<String> {
-    let ids: Vec<String> = cluster
-        .engine
-        .containers_of(name)
-        .iter()
-        .map(|one| one["Id"].as_str().unwrap().to_owned())
-        .collect();
-    let calls = cluster.engine.calls().into_iter();
-    let about = calls.filter(|call| {
-        call.mentions(&format!("{name}.")) || ids.iter().any(|id| call.mentions(id))
-    });
-    about
-        .map(|call| call.command().to_owned())
-        .filter(|command| command != "ps")
-        .collect()
+    let mut texts = vec![format!("{name}.")];
+    for container in cluster.engine.containers_of(name) {
+        texts.push(container["Id"].as_str().unwrap().to_owned());
+    }
+    let mut commands = Vec::new();
+    for call in cluster.engine.calls() {
+        let is_about = texts.iter().any(|text| call.mentions(text));
+        if is_about && call.command() != "ps" {
+            commands.push(call.command().to_owned());
+        }
+    }
+    commands
 }
 
 // [itest->swdd~agent-prepares-starts~1]

@@ -288,19 +288,16 @@ fn only_certificates_with_commander_names_may_command() {
     );
 }
 
-/// What `ank` and `ank-server` say about the key or certificate `name`, each of which must end with
-/// 1.
+/// The errors of `ank` and `ank-server` about the key or certificate `name`. Both must end with 1.
 fn refusals(cluster: &Cluster, folder: &Path, name: &str) -> [String; 2] {
     let asked = get_agents_with(cluster, folder, name, "ca.pem");
     assert_eq!(asked.code, 1, "{name}: {asked:?}");
-    let file = |name: &str| folder.join(name).display().to_string();
-    let (certificate, key) = (
-        file(&format!("{name}.pem")),
-        file(&format!("{name}-key.pem")),
-    );
+    let ca = folder.join("ca.pem").display().to_string();
+    let certificate = folder.join(format!("{name}.pem")).display().to_string();
+    let key = folder.join(format!("{name}-key.pem")).display().to_string();
     let options = [
         "--ca_pem",
-        &file("ca.pem"),
+        &ca,
         "--crt_pem",
         &certificate,
         "--key_pem",

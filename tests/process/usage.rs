@@ -153,13 +153,11 @@ fn value(text: &str, series: &str) -> Option<String> {
 }
 
 fn wait_for_value(path: &Path, series: &str, expected: &str) -> String {
-    let read = || {
-        fs::read_to_string(path)
-            .ok()
-            .filter(|text| value(text, series).as_deref() == Some(expected))
-    };
-    poll(LIMIT, read)
-        .unwrap_or_else(|| panic!("no {series} {expected} in {:?}", fs::read_to_string(path)))
+    let text = poll(LIMIT, || {
+        let text = fs::read_to_string(path).ok()?;
+        (value(&text, series)? == expected).then_some(text)
+    });
+    text.unwrap_or_else(|| panic!("no {series} {expected} in {:?}", fs::read_to_string(path)))
 }
 
 // [itest->swdd~metrics-file~1]

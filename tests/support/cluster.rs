@@ -23,7 +23,7 @@ use super::{LIMIT, poll, scratch};
 /// Longest run of one `ank` command. It may wait for its server, and then for workloads.
 const COMMAND_LIMIT: Duration = Duration::from_secs(2 * LIMIT.as_secs());
 
-/// Lines for each `ank.conf`: what the server does not say within the limit of tests is missing.
+/// Lines for each `ank.conf`. A response of the server may take as long as anything in tests.
 pub fn ank_config() -> String {
     format!("version = 'v1'\nresponse_timeout = {}\n", LIMIT.as_millis())
 }
@@ -37,7 +37,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// What a command printed that ended with 0 and without a word on stderr.
+    /// The output of a command that must have ended with 0 and without errors.
     #[track_caller]
     pub fn success(self) -> String {
         assert_eq!(
@@ -67,13 +67,13 @@ pub struct Cluster {
     /// Folder with `ca.pem`, `<program>.pem` and `<program>-key.pem`; without it the programs run
     /// with `--insecure`.
     pub certificates: Option<PathBuf>,
-    /// Where agents started later reach the server, if not at its own address.
+    /// The URL of the server for agents started later, if not its own address.
     pub agent_url: Option<String>,
     /// Words before the command of a program, for example for limits.
     wrappers: BTreeMap<String, Vec<PathBuf>>,
     /// Unix domain socket that all programs use instead of the port.
     socket: Option<PathBuf>,
-    /// What starts a program that is not the one cargo built: its words.
+    /// The words that start a program, if it is not the one that cargo built.
     programs: BTreeMap<String, Vec<PathBuf>>,
     commands: std::cell::Cell<u32>,
 }
@@ -82,16 +82,13 @@ impl Cluster {
     /// Folders and a fake engine; nothing runs yet.
     pub fn prepare() -> Self {
         let folder = scratch::folder("cluster");
-        // The default file of `ank`.
-        let of_user = folder.path().join("home/.config/ankaios");
-        for path in [
-            &of_user,
-            &folder.path().join("run"),
-            &folder.path().join("logs"),
-        ] {
-            fs::create_dir_all(path).expect("own folder is writable");
+        // The folder of the default file of `ank`.
+        let user_config = "home/.config/ankaios";
+        for name in [user_config, "run", "logs"] {
+            fs::create_dir_all(folder.path().join(name)).expect("own folder is writable");
         }
-        fs::write(of_user.join("ank.conf"), ank_config()).expect("own folder is writable");
+        let ank_file = folder.path().join(user_config).join("ank.conf");
+        fs::write(ank_file, ank_config()).expect("own folder is writable");
         Self {
             folder,
             port: 0,
@@ -147,19 +144,17 @@ impl Cluster {
         path
     }
 
-    /// Lets programs started later use a Unix domain socket, with neither certificates nor
+    /// Makes programs started later use a Unix domain socket, without certificates and without
     /// `--insecure`.
     pub fn set_socket(&mut self, path: &Path) {
         self.socket = Some(path.to_owned());
         self.port = free_port();
     }
 
-    /// Lets `program`, when started later, be these words: a path, perhaps behind another program.
+    /// Sets the words that start `program` later: a path, perhaps behind another program.
     pub fn set_program(&mut self, program: &str, words: &[&Path]) {
-        self.programs.insert(
-            program.to_owned(),
-            words.iter().map(|word| word.to_path_buf()).collect(),
-        );
+        let words = words.iter().map(|word| word.to_path_buf()).collect();
+        self.programs.insert(program.to_owned(), words);
     }
 
     /// A command that runs `program` without options.
@@ -169,31 +164,24 @@ impl Cluster {
             "ank-agent" => env!("CARGO_BIN_EXE_ank-agent"),
             _ => env!("CARGO_BIN_EXE_ank"),
         };
-        let words = self
-            .programs
-            .get(program)
-            .cloned()
-            .unwrap_or_else(|| vec![built_program(program, built)]);
-        let words: Vec<PathBuf> = self
-            .wrappers
-            .get(program)
-            .cloned()
-            .into_iter()
-            .flatten()
-            .chain(words)
-            .collect();
+        let mut words = Vec::new();
+        if let Some(wrapper) = self.wrappers.get(program) {
+            words.extend(wrapper.clone());
+        }
+        match self.programs.get(program) {
+            Some(other) => words.extend(other.clone()),
+            None => words.push(built_program(program, built)),
+        }
         let mut command = clean_command(&words[0], &self.folder().join("home"));
         command.args(&words[1..]);
         command
     }
 
-    /// Lets `program`, when started later, be started by these words, which end in running their
-    /// arguments.
+    /// Sets the words before the command of `program` when it is started later. They must run the
+    /// words after them.
     pub fn set_wrapper(&mut self, program: &str, words: &[&str]) {
-        self.wrappers.insert(
-            program.to_owned(),
-            words.iter().map(PathBuf::from).collect(),
-        );
+        let words = words.iter().map(PathBuf::from).collect();
+        self.wrappers.insert(program.to_owned(), words);
     }
 
     /// The options that protect the connections of `program`.
@@ -204,15 +192,16 @@ impl Cluster {
         let Some(folder) = &self.certificates else {
             return vec!["--insecure".to_owned()];
         };
-        let files = [
+        let mut options = Vec::new();
+        for (option, file) in [
             ("--ca_pem", "ca.pem"),
             ("--crt_pem", &format!("{program}.pem")),
             ("--key_pem", &format!("{program}-key.pem")),
-        ];
-        files
-            .into_iter()
-            .flat_map(|(option, file)| [option.to_owned(), folder.join(file).display().to_string()])
-            .collect()
+        ] {
+            options.push(option.to_owned());
+            options.push(folder.join(file).display().to_string());
+        }
+        options
     }
 
     pub fn folder(&self) -> &Path {
@@ -235,29 +224,22 @@ impl Cluster {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Starts a server on a free port and waits until it says that it listens. A restarted one
+    /// Starts a server on a free port and waits until it logs that it listens. A restarted one
     /// keeps its port.
     pub fn start_server(&mut self, arguments: &[&str]) {
         for _ in 0..5 {
             if self.port == 0 {
                 self.port = free_port();
             }
-            // A connection would not show that it listens: the port could be that of another test's
-            // server.
-            let log = self.folder().join("logs/server.err");
-            let said = || {
-                fs::read_to_string(&log)
-                    .unwrap_or_default()
-                    .matches("listens on")
-                    .count()
-            };
-            let before = said();
+            let before = self.starts_in_log();
             let mut server = self.spawn_server(arguments);
-            let listens = poll(LIMIT, || {
-                let ended = !server.is_running();
-                (ended || said() > before).then_some(!ended)
+            let mut is_running = true;
+            let has_result = poll(LIMIT, || {
+                is_running = server.is_running();
+                let listens = self.starts_in_log() > before;
+                (listens || !is_running).then_some(())
             });
-            if listens == Some(true) {
+            if has_result.is_some() && is_running {
                 self.server = Some(server);
                 return;
             }
@@ -266,6 +248,14 @@ impl Cluster {
             self.port = 0;
         }
         panic!("no free port found");
+    }
+
+    /// Number of lines in the log of the server that it listens. A connection would not show that:
+    /// the port could be that of the server of another test.
+    fn starts_in_log(&self) -> usize {
+        let log = self.folder().join("logs/server.err");
+        let text = fs::read_to_string(log).unwrap_or_default();
+        text.matches("listens on").count()
     }
 
     /// Chooses the port of a server that is started later than its agents.
@@ -311,7 +301,7 @@ impl Cluster {
         self.agents.insert(name.to_owned(), process);
     }
 
-    /// One more process with the name of an agent, and all else that agent has.
+    /// Starts another process with the name, options and environment of an agent.
     pub fn start_rival(&self, name: &str) -> Process {
         Process::start(
             &mut self.agent_command(name),
@@ -365,11 +355,13 @@ impl Cluster {
                 );
             }
             let table = self.ank(&["get", "agents"]).stdout;
-            let rows = table::parse(&table);
-            names
-                .iter()
-                .all(|name| rows.iter().any(|row| row[0] == *name))
-                .then_some(())
+            let mut shown = Vec::new();
+            for row in table::parse(&table) {
+                shown.push(row[0].clone());
+            }
+            let mut names = names.iter();
+            let are_shown = names.all(|name| shown.iter().any(|one| one == name));
+            are_shown.then_some(())
         });
     }
 
@@ -452,20 +444,18 @@ impl Cluster {
     /// restarts by the engine, which some tests want.
     pub fn apply(&self, manifest: &str) {
         let output = self.ank_with_input(&["--no-wait", "apply", "-"], manifest);
-        let wanted = [
-            ": unknown runtime '",
-            " the engine starts the container again ",
-        ];
-        let is_wanted = |line: &str| wanted.iter().any(|text| line.contains(text));
-        let warnings: Vec<&str> = output
-            .stderr
-            .lines()
-            .filter(|line| !is_wanted(line))
-            .collect();
-        assert_eq!(
-            (output.code, warnings),
-            (0, Vec::new()),
-            "apply of\n{manifest}"
+        let mut warnings = Vec::new();
+        for line in output.stderr.lines() {
+            let is_wanted = line.contains(": unknown runtime '")
+                || line.contains(" the engine starts the container again ");
+            if !is_wanted {
+                warnings.push(line);
+            }
+        }
+        assert!(
+            output.code == 0 && warnings.is_empty(),
+            "apply ends with {}: {warnings:?}\n{manifest}",
+            output.code
         );
     }
 
@@ -489,8 +479,8 @@ impl Cluster {
     /// Writes a file into the cluster's folder and returns its path.
     pub fn write(&self, name: &str, content: &str) -> PathBuf {
         let path = self.folder().join(name);
-        // A program that was started before may be reading it: it finds the old text or the new
-        // one, never none.
+        // A program that was started before may be reading it, and must find the old text or the new
+        // one. So an equal text is not written, and another one is moved there.
         if fs::read_to_string(&path).is_ok_and(|text| text == content) {
             return path;
         }
@@ -516,12 +506,8 @@ impl Cluster {
     /// Waits until the only instance of `name` is in `state`, for example `Running(Ok)`.
     pub fn wait_for_state(&self, name: &str, state: &str) -> Row {
         self.wait_for(&format!("'{name}' is {state}"), || {
-            let rows: Vec<Row> = self
-                .workloads()
-                .into_iter()
-                .filter(|row| row.name == name)
-                .collect();
-            rows.into_iter().next().filter(|row| row.state == state)
+            let row = self.workload(name)?;
+            (row.state == state).then_some(row)
         })
     }
 
@@ -576,31 +562,30 @@ impl Cluster {
     #[allow(clippy::print_stderr)]
     fn print_logs(&self) {
         eprintln!("--- calls of the fake engine\n{}", self.engine.tail());
-        let agents = self
-            .agents
-            .iter()
-            .map(|(name, process)| (name.as_str(), process));
-        for (name, process) in self
-            .server
-            .iter()
-            .map(|server| ("server", server))
-            .chain(agents)
-        {
-            let log = process.stderr();
-            let lines: Vec<&str> = log.lines().collect();
-            eprintln!(
-                "--- {name}\n{}",
-                lines[lines.len().saturating_sub(150)..].join("\n")
-            );
+        if let Some(server) = &self.server {
+            print_end_of_log("server", server);
+        }
+        for (name, process) in &self.agents {
+            print_end_of_log(name, process);
         }
     }
+}
+
+#[allow(clippy::print_stderr)]
+fn print_end_of_log(name: &str, process: &Process) {
+    let log = process.stderr();
+    let lines: Vec<&str> = log.lines().collect();
+    let end = &lines[lines.len().saturating_sub(150)..];
+    eprintln!("--- {name}\n{}", end.join("\n"));
 }
 
 /// The program `name`: as cargo built it, or the one in the folder that `ANKAIOS_TEST_PROGRAMS`
 /// names.
 fn built_program(name: &str, built: &str) -> PathBuf {
-    let folder = std::env::var_os("ANKAIOS_TEST_PROGRAMS").filter(|folder| !folder.is_empty());
-    folder.map_or_else(|| built.into(), |folder| Path::new(&folder).join(name))
+    match std::env::var_os("ANKAIOS_TEST_PROGRAMS") {
+        Some(folder) if !folder.is_empty() => Path::new(&folder).join(name),
+        _ => built.into(),
+    }
 }
 
 impl Drop for Cluster {
@@ -608,25 +593,26 @@ impl Drop for Cluster {
         if std::thread::panicking() {
             self.print_logs();
         }
-        // Agents first: a lost server is none of their business any more.
+        // Agents first, so that they do not log a lost server.
         self.agents.clear();
         self.server = None;
     }
 }
 
-/// A port without a listener right now. Below the range from which the kernel takes ports for
-/// connections, and no two tests of a process get the same. Another process may take it, so the
-/// user of the port has to try again then.
+/// A port without a listener now; each call in a process returns another one. Another process may
+/// take the port meanwhile, and then its user has to try again.
 pub fn free_port() -> u16 {
+    // Below the ports that the kernel chooses for connections.
     const FIRST: u32 = 20_000;
     const COUNT: u32 = 12_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let begin = std::process::id().wrapping_mul(97);
-    let ports = std::iter::repeat_with(|| {
-        begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT + FIRST
-    });
-    let mut ports = ports.take(100).filter_map(|port| u16::try_from(port).ok());
-    ports
-        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
-        .expect("loopback has free ports")
+    for _ in 0..100 {
+        let number = begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        let port = u16::try_from(FIRST + number).expect("ports are below 32,000");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("loopback has no free port");
 }

@@ -39,24 +39,17 @@ pub fn commander(url: &str, service: Service) -> Connection {
 }
 
 pub fn agent(url: &str, name: &str) -> Connection {
-    let (agent, version) = (name.to_owned(), VERSION.to_owned());
-    open(
-        url,
-        Service::Agent,
-        ToServer::AgentHello(AgentHello {
-            agent,
-            version,
-            tags: [].into(),
-            ..AgentHello::default()
-        }),
-    )
+    let hello = AgentHello {
+        agent: name.to_owned(),
+        version: VERSION.to_owned(),
+        tags: [].into(),
+        ..AgentHello::default()
+    };
+    open(url, Service::Agent, ToServer::AgentHello(hello))
 }
 
 pub fn request(sender: &mut ClientSender, id: &str, content: RequestContent) {
-    sender
-        .send(ToServer::Request(Request {
-            id: id.to_owned(),
-            content,
-        }))
-        .expect("the stream is open");
+    let id = id.to_owned();
+    let sent = sender.send(ToServer::Request(Request { id, content }));
+    sent.expect("the stream is open");
 }

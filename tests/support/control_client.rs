@@ -27,16 +27,16 @@ pub struct ControlClient {
     unread: Vec<u8>,
 }
 
-/// The folder of a workload's FIFOs on the host, once it is there.
+/// The folder of a workload's FIFOs on the host, once both are there.
 pub fn folder(cluster: &Cluster, agent: &str, workload: &str) -> PathBuf {
+    let prefix = format!("{workload}.");
     cluster.wait_for(&format!("FIFOs of '{workload}'"), || {
-        let prefix = format!("{workload}.");
         let folders = std::fs::read_dir(cluster.run_folder().join(format!("{agent}_io"))).ok()?;
-        let mut own = folders
-            .flatten()
-            .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix));
-        let folder = own.next()?.path().join("control_interface");
-        (folder.join("input").exists() && folder.join("output").exists()).then_some(folder)
+        let mut folders = folders.flatten();
+        let own = folders.find(|one| one.file_name().to_string_lossy().starts_with(&prefix))?;
+        let folder = own.path().join("control_interface");
+        let has_both = folder.join("input").exists() && folder.join("output").exists();
+        has_both.then_some(folder)
     })
 }
 
@@ -50,7 +50,7 @@ fn open(path: &Path, write: bool) -> std::io::Result<File> {
 }
 
 impl ControlClient {
-    /// Opens both pipes; says nothing yet.
+    /// Opens both pipes and sends nothing yet.
     pub fn open(folder: &Path) -> Self {
         let input = open(&folder.join("input"), false).expect("the FIFO 'input' is there");
         // The agent may be about to open its end.
@@ -63,7 +63,7 @@ impl ControlClient {
         }
     }
 
-    /// Opens both pipes, says hello and waits for the answer to it.
+    /// Opens both pipes, sends the hello and waits for its response.
     pub fn connect(folder: &Path) -> Self {
         let mut client = Self::open(folder);
         client.hello("1.0.0");
@@ -73,15 +73,15 @@ impl ControlClient {
 
     pub fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         let mut rest = bytes;
-        poll(LIMIT, || match self.output.write(rest) {
+        let written = poll(LIMIT, || match self.output.write(rest) {
             Ok(count) => {
                 rest = &rest[count..];
                 rest.is_empty().then_some(Ok(()))
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => None,
             Err(error) => Some(Err(error)),
-        })
-        .expect("the agent reads")
+        });
+        written.expect("the agent reads")
     }
 
     pub fn say(&mut self, message: FromWorkload) {
@@ -115,8 +115,7 @@ impl ControlClient {
                     return Some(message);
                 }
                 match self.input.read(&mut room) {
-                    // Without a writer a read ends at once; the agent comes when it has something
-                    // to say.
+                    // There is no writer now: the agent opens the pipe when it has a message.
                     Ok(0) => return None,
                     Ok(count) => self.unread.extend_from_slice(&room[..count]),
                     Err(_) => {
@@ -143,12 +142,14 @@ impl ControlClient {
         self.try_receive().expect("the agent answers")
     }
 
+    /// Takes the first message, if it is complete. Before it is its length, a varint: seven bits in
+    /// each byte, the lowest first.
     fn take(&mut self) -> Option<ToWorkload> {
         let prefix = self.unread.iter().position(|byte| byte & 0x80 == 0)? + 1;
-        let length = self.unread[..prefix]
-            .iter()
-            .rev()
-            .fold(0, |length, byte| length << 7 | usize::from(byte & 0x7f));
+        let mut length = 0;
+        for byte in self.unread[..prefix].iter().rev() {
+            length = length << 7 | usize::from(byte & 0x7f);
+        }
         let message = self.unread.get(prefix..prefix + length)?;
         let message = read_message(message).expect("the agent writes whole messages");
         self.unread.drain(..prefix + length);
@@ -203,8 +204,11 @@ fn owned(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
 }
 
-/// The tree that has only the node at `path`.
-pub fn tree(path: &str, node: Node) -> Node {
-    path.rsplit('.')
-        .fold(node, |node, key| Node::map([(key, node)]))
+/// The tree that has only `leaf`, at `path`.
+pub fn tree(path: &str, leaf: Node) -> Node {
+    let mut tree = leaf;
+    for key in path.rsplit('.') {
+        tree = Node::map([(key, tree)]);
+    }
+    tree
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -17,14 +17,14 @@ use super::listing;
 use super::process::{is_alive, send_signal};
 use super::{scratch, wait_until};
 
-/// Longer than what an agent repeats while it waits is apart.
+/// Longer than the interval of anything that an agent repeats while it waits.
 const QUIET: Duration = Duration::from_secs(3);
 
 pub struct FakeEngine {
     folder: TempDir,
 }
 
-/// One line of `calls.log` pair: a command and, if it ended by itself, its exit code.
+/// A call in `calls.log`: a command and, if it ended by itself, its exit code.
 #[derive(Debug, Clone)]
 pub struct Call {
     pub pid: u32,
@@ -36,11 +36,11 @@ pub struct Call {
 impl Call {
     /// The subcommand: the first word that is not an option.
     pub fn command(&self) -> &str {
-        self.argv
-            .iter()
-            .map(String::as_str)
-            .find(|word| !word.starts_with('-'))
-            .unwrap_or("")
+        let mut words = self.argv.iter();
+        match words.find(|word| !word.starts_with('-')) {
+            Some(word) => word,
+            None => "",
+        }
     }
 
     pub fn mentions(&self, text: &str) -> bool {
@@ -90,7 +90,7 @@ impl FakeEngine {
         }
     }
 
-    /// Lets the commands go on that a rule holds under this name.
+    /// Continues the commands that a rule holds under this name.
     pub fn release(&self, name: &str) {
         let folder = self.state().join("released");
         fs::create_dir_all(&folder).expect("own folder is writable");
@@ -126,15 +126,22 @@ impl FakeEngine {
 
     /// All containers, as stored by the engine.
     pub fn containers(&self) -> Vec<Value> {
-        let files = fs::read_dir(self.state().join("containers"))
-            .into_iter()
-            .flatten()
-            .flatten();
-        let names = files.filter(|file| !file.file_name().to_string_lossy().contains('.'));
-        let texts = names.filter_map(|file| fs::read_to_string(file.path()).ok());
-        texts
-            .filter_map(|text| serde_json::from_str(&text).ok())
-            .collect()
+        let mut containers = Vec::new();
+        let Ok(files) = fs::read_dir(self.state().join("containers")) else {
+            return containers;
+        };
+        for file in files.flatten() {
+            // A file that is being written has another name.
+            let is_whole = !file.file_name().to_string_lossy().contains('.');
+            // One that the engine removes now is no container any more.
+            if is_whole
+                && let Ok(text) = fs::read_to_string(file.path())
+                && let Ok(container) = serde_json::from_str(&text)
+            {
+                containers.push(container);
+            }
+        }
+        containers
     }
 
     /// The containers of one workload, in any state.
@@ -158,11 +165,14 @@ impl FakeEngine {
     pub fn image_names(&self) -> Vec<String> {
         let text = fs::read_to_string(self.state().join("images.json")).unwrap_or_default();
         let images: Vec<Value> = serde_json::from_str(&text).unwrap_or_default();
-        let first = |image: &Value| image["Names"][0].as_str().map(str::to_owned);
-        let mut names: Vec<String> = images.iter().filter_map(first).collect();
-        names.sort();
-        for name in &mut names {
-            *name = name.trim_start_matches("docker.io/library/").to_owned();
+        let mut full_names = Vec::new();
+        for image in &images {
+            full_names.extend(image["Names"][0].as_str());
+        }
+        full_names.sort();
+        let mut names = Vec::new();
+        for name in full_names {
+            names.push(name.trim_start_matches("docker.io/library/").to_owned());
         }
         names
     }
@@ -182,12 +192,11 @@ impl FakeEngine {
         );
     }
 
-    /// How many listings have ended until now.
+    /// Number of listings that have ended so far.
     pub fn listings(&self) -> usize {
-        self.calls_of("ps", "")
-            .iter()
-            .filter(|call| call.end_ms.is_some())
-            .count()
+        let mut calls = self.calls_of("ps", "");
+        calls.retain(|call| call.end_ms.is_some());
+        calls.len()
     }
 
     pub fn kill_container(&self, workload: &str) {
@@ -202,20 +211,18 @@ impl FakeEngine {
     pub fn calls(&self) -> Vec<Call> {
         let text = fs::read_to_string(self.state().join("calls.log")).unwrap_or_default();
         let mut calls: Vec<Call> = Vec::new();
-        for line in text
-            .lines()
-            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        {
+        for line in text.lines() {
+            // The last line may be incomplete.
+            let Ok(line) = serde_json::from_str::<Value>(line) else {
+                continue;
+            };
             let pid = u32::try_from(line["pid"].as_u64().expect("a pid")).expect("a pid");
             let at_ms = line["at_ms"].as_u64().expect("a time");
-            if let Some(argv) = line["argv"].as_array() {
-                let argv = argv
-                    .iter()
-                    .filter_map(|word| word.as_str().map(str::to_owned))
-                    .collect();
+            if let Some(words) = line["argv"].as_array() {
+                let words = words.iter().filter_map(Value::as_str);
                 calls.push(Call {
                     pid,
-                    argv,
+                    argv: words.map(str::to_owned).collect(),
                     exit: None,
                     end_ms: None,
                 });
@@ -229,10 +236,9 @@ impl FakeEngine {
 
     /// The calls of one subcommand that mention `text` in any argument.
     pub fn calls_of(&self, command: &str, text: &str) -> Vec<Call> {
-        let calls = self.calls().into_iter();
+        let mut calls = self.calls();
+        calls.retain(|call| call.command() == command && call.mentions(text));
         calls
-            .filter(|call| call.command() == command && call.mentions(text))
-            .collect()
     }
 
     /// Pids of commands that neither ended nor were killed.
@@ -245,26 +251,28 @@ impl FakeEngine {
         self.hanging(|call| call.command() == command)
     }
 
-    fn hanging(&self, counts: impl Fn(&Call) -> bool) -> Vec<u32> {
-        let open = self
-            .calls()
-            .into_iter()
-            .filter(|call| call.end_ms.is_none() && counts(call));
-        open.map(|call| call.pid)
-            .filter(|pid| is_alive(*pid))
-            .collect()
+    fn hanging(&self, is_wanted: impl Fn(&Call) -> bool) -> Vec<u32> {
+        let mut pids = Vec::new();
+        for call in self.calls() {
+            if call.end_ms.is_none() && is_wanted(&call) && is_alive(call.pid) {
+                pids.push(call.pid);
+            }
+        }
+        pids
     }
 
-    /// Waits until no command has begun for [`QUIET`]: an agent that calls its engine again and
-    /// again never lets that happen, however little time it has.
+    /// Waits until no command has begun for [`QUIET`]. An agent that calls its engine again and again
+    /// does so more often, even on a slow machine.
     pub fn wait_until_quiet(&self) {
-        let mut seen = (self.calls().len(), Instant::now());
-        wait_until("the engine is called no more", || {
+        let mut last_count = self.calls().len();
+        let mut quiet_since = Instant::now();
+        wait_until("the engine is not called any more", || {
             let count = self.calls().len();
-            if count != seen.0 {
-                seen = (count, Instant::now());
+            if count != last_count {
+                last_count = count;
+                quiet_since = Instant::now();
             }
-            seen.1.elapsed() >= QUIET
+            quiet_since.elapsed() >= QUIET
         });
     }
 
@@ -278,8 +286,7 @@ impl FakeEngine {
 
 impl Drop for FakeEngine {
     fn drop(&mut self) {
-        // From one moment to the next, so that no process of the engine puts a file into a folder
-        // being removed.
+        // At once, so that no process of the engine writes a file into a folder that is being removed.
         let _ = fs::rename(self.state(), self.folder.path().join("ended"));
     }
 }
@@ -296,18 +303,19 @@ pub fn program() -> &'static Path {
             .expect("tests are in <target>/<profile>/deps");
         let program = profile.join("examples/fake-podman");
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_engine");
-        let newest = fs::read_dir(sources)
-            .expect("the sources are there")
-            .flatten();
-        let newest = newest
-            .filter_map(|file| file.metadata().and_then(|data| data.modified()).ok())
-            .max();
-        let built = fs::metadata(&program).and_then(|data| data.modified()).ok();
-        if built.is_none() || built < newest {
+        let built = changed_at(&program);
+        let sources = fs::read_dir(sources).expect("the sources are there");
+        let newest = sources.flatten().map(|file| changed_at(&file.path())).max();
+        if built.is_none() || Some(built) < newest {
             build_program(profile);
         }
         program
     })
+}
+
+/// The time of the last change of a file, if it exists.
+fn changed_at(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).ok()?.modified().ok()
 }
 
 fn build_program(profile: &Path) {
@@ -315,19 +323,17 @@ fn build_program(profile: &Path) {
         .parent()
         .expect("tests are in <target>/<profile>/deps");
     let mut build = Command::new(env!("CARGO"));
-    // What cargo tells its children about this package would make it build the dependencies again.
+    // With the variables that cargo sets for this test it would build the dependencies again.
+    const PREFIXES: [&str; 5] = [
+        "CARGO_MANIFEST",
+        "CARGO_PKG",
+        "CARGO_BIN",
+        "CARGO_CRATE",
+        "OUT_DIR",
+    ];
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        if [
-            "CARGO_MANIFEST",
-            "CARGO_PKG",
-            "CARGO_BIN",
-            "CARGO_CRATE",
-            "OUT_DIR",
-        ]
-        .iter()
-        .any(|prefix| text.starts_with(prefix))
-        {
+        if PREFIXES.iter().any(|prefix| text.starts_with(prefix)) {
             build.env_remove(&name);
         }
     }

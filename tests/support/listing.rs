@@ -5,12 +5,12 @@ use serde_json::Value;
 /// The containers of one workload, in any state.
 pub fn containers_of(listed: Vec<Value>, workload: &str) -> Vec<Value> {
     let prefix = format!("{workload}.");
-    let own = |container: &Value| {
-        container["Labels"]["name"]
-            .as_str()
-            .is_some_and(|name| name.starts_with(&prefix))
-    };
-    listed.into_iter().filter(own).collect()
+    let mut own = listed;
+    own.retain(|container| match container["Labels"]["name"].as_str() {
+        Some(name) => name.starts_with(&prefix),
+        None => false,
+    });
+    own
 }
 
 /// Pid and id of the only container of `workload`.

@@ -1,10 +1,10 @@
-//! Asks the server for logs, as a commander does, and reads the answers only on request.
+//! Requests logs from the server, as a commander does, and reads the responses one by one.
 //!
 //! Thread: the test's; once it reads, `log-client` reads the stream until the connection is closed,
 //! on drop.
 //! Owns: a connection. Gives: responses in order.
 
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use ankaios_lite::model::messages::{FromServer, LogsRequest, RequestContent, ResponseContent};
@@ -60,29 +60,17 @@ impl LogClient {
     /// When none comes, or the stream has ended.
     pub fn next(&mut self) -> (String, ResponseContent) {
         if let Some(receiver) = self.unread.take() {
-            let (responses, taken) = sync_channel(0);
-            let read = move || {
-                let mut receiver = receiver;
-                while let Ok(message) = receiver.receive() {
-                    let FromServer::Response(response) = message else {
-                        continue;
-                    };
-                    if responses.send((response.id, response.content)).is_err() {
-                        return;
-                    }
-                }
-            };
-            self.responses = Some(taken);
-            let thread = std::thread::Builder::new()
-                .name("log-client".to_owned())
-                .spawn(read);
+            let (send_response, responses) = sync_channel(0);
+            self.responses = Some(responses);
+            let thread = std::thread::Builder::new().name("log-client".to_owned());
+            let thread = thread.spawn(move || read(receiver, &send_response));
             self.thread = Some(thread.expect("a thread"));
         }
         let responses = self.responses.as_ref().expect("it reads");
         responses.recv_timeout(LIMIT).expect("a response comes")
     }
 
-    /// The answer to a request.
+    /// The instances in the response that accepts a request.
     pub fn accepted(&mut self, id: &str) -> Vec<InstanceName> {
         match self.next() {
             (other, ResponseContent::LogsAccepted(instances)) if other == id => instances,
@@ -120,12 +108,25 @@ impl LogClient {
         }
     }
 
-    /// Asks and answers all lines.
+    /// Requests the lines of one instance and returns all of them.
     pub fn read_all(&mut self, request: LogsRequest) -> Vec<String> {
         let instance = request.instances[0].clone();
         self.request("all", request);
         assert_eq!(self.accepted("all"), std::slice::from_ref(&instance));
         self.lines_until_stop("all", &instance)
+    }
+}
+
+/// Sends the responses of the server one by one, until the connection or the receiver is gone.
+fn read(mut receiver: ClientReceiver, send_response: &SyncSender<(String, ResponseContent)>) {
+    while let Ok(message) = receiver.receive() {
+        let FromServer::Response(response) = message else {
+            continue;
+        };
+        let sent = send_response.send((response.id, response.content));
+        if sent.is_err() {
+            return;
+        }
     }
 }
 

@@ -33,7 +33,7 @@ pub fn workload(name: &str, image: &str) -> Workload {
 
 /// A workload of `podman-kube`: one pod with the same name, and one container of this image in it.
 pub fn pod(name: &str, image: &str) -> Workload {
-    // Only the agent restarts it, if anybody does.
+    // Podman must not restart it: that is left to the agent.
     let spec =
         format!("spec: {{restartPolicy: Never, containers: [{{name: main, image: \"{image}\"}}]}}");
     let config = format!("manifest: |\n  kind: Pod\n  metadata: {{name: {name}}}\n  {spec}");
@@ -79,7 +79,7 @@ impl Workload {
         self
     }
 
-    /// Lets the workload read or write (`Read`, `Write`, `ReadWrite`) what `mask` selects.
+    /// Allows the workload to read or write (`Read`, `Write`, `ReadWrite`) what `mask` selects.
     pub fn allow(self, operation: &str, mask: &str) -> Self {
         self.rule(
             "allow",
@@ -94,7 +94,7 @@ impl Workload {
         )
     }
 
-    /// Lets the workload read the logs of workloads with this name.
+    /// Allows the workload to read the logs of workloads with this name.
     pub fn allow_logs(self, name: &str) -> Self {
         self.rule(
             "allow",
@@ -140,26 +140,25 @@ fn write_workload(text: &mut String, workload: &Workload) -> std::fmt::Result {
         writeln!(text, "      {name}: {condition}")?;
     }
     if !workload.tags.is_empty() {
-        let tags: Vec<String> = workload
-            .tags
-            .iter()
-            .map(|(key, value)| format!("{key}: {value}"))
-            .collect();
+        let tags = workload.tags.iter();
+        let tags: Vec<String> = tags.map(|(key, value)| format!("{key}: {value}")).collect();
         writeln!(text, "    tags: {{{}}}", tags.join(", "))?;
     }
     if !workload.rules.is_empty() {
-        let of = |kind: &str| -> Vec<&str> {
-            workload
-                .rules
-                .iter()
-                .filter(|rule| rule.0 == kind)
-                .map(|rule| rule.1.as_str())
-                .collect()
-        };
-        let (allow, deny) = (of("allow").join(", "), of("deny").join(", "));
+        let mut allow = Vec::new();
+        let mut deny = Vec::new();
+        for (kind, rule) in &workload.rules {
+            if *kind == "allow" {
+                allow.push(rule.as_str());
+            } else {
+                deny.push(rule.as_str());
+            }
+        }
         writeln!(
             text,
-            "    controlInterfaceAccess: {{allowRules: [{allow}], denyRules: [{deny}]}}"
+            "    controlInterfaceAccess: {{allowRules: [{}], denyRules: [{}]}}",
+            allow.join(", "),
+            deny.join(", ")
         )?;
     }
     writeln!(

@@ -42,11 +42,11 @@ pub const LIMIT: Duration = Duration::from_secs(180);
 /// Grain of polling for conditions.
 pub const GRAIN: Duration = Duration::from_millis(25);
 
-/// Says that a test is left out on this machine: in the output, and in the last lines
-/// of `./justw test`.
+/// Prints that a test is left out on this machine: in the output, and in the last lines of
+/// `./justw test`.
 ///
 /// # Panics
-/// Where a recipe was called by its name: who does that wants all of it.
+/// In a recipe that leaves nothing out.
 #[allow(clippy::print_stderr)]
 pub fn leave_out(what: &str, why: &str) {
     assert!(
@@ -68,10 +68,10 @@ pub fn leave_out(what: &str, why: &str) {
 /// When it is something else.
 pub fn from_environment(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{variable} is a number, not '{text}'")),
-    )
+    let Ok(number) = text.parse() else {
+        panic!("{variable} is a number, not '{text}'");
+    };
+    Some(number)
 }
 
 /// Waits until `condition` gives a value. `None` after `limit`.
@@ -88,18 +88,17 @@ pub fn poll<T>(limit: Duration, mut condition: impl FnMut() -> Option<T>) -> Opt
     }
 }
 
-/// Runs a command with a limit of its wait, longer and longer until its errors contain `text`: the
-/// time until then depends on the machine. Returns the time and the last output.
+/// Runs a command with longer and longer limits of time, until its errors contain `text`. On a slow
+/// machine the text needs more time. Returns the last limit and the output.
 pub fn with_enough_time(text: &str, run: impl Fn(&str) -> Output) -> (&'static str, Output) {
-    let [first, further @ ..] = ["2s", "7s", "30s", "150s"];
-    let mut tried = (first, run(first));
-    for time in further {
-        if tried.1.stderr.contains(text) {
-            break;
+    for limit in ["2s", "7s", "30s"] {
+        let output = run(limit);
+        if output.stderr.contains(text) {
+            return (limit, output);
         }
-        tried = (time, run(time));
     }
-    tried
+    let last = "150s";
+    (last, run(last))
 }
 
 /// Waits until `condition` holds.

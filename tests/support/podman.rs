@@ -21,23 +21,17 @@ pub fn environment(folder: &Path) -> Vec<(String, String)> {
 /// Runs podman on the store in `folder`, behind the words of `wrapper`: its stdout, or its stderr
 /// when it fails.
 pub fn run_in(wrapper: &[String], folder: &Path, arguments: &[&str]) -> Result<String, String> {
-    let mut words = wrapper
-        .iter()
-        .map(String::as_str)
-        .chain(["podman"])
-        .chain(arguments.iter().copied());
-    let mut command = Command::new(words.next().expect("there is podman at least"));
-    let output = command
-        .args(words)
-        .envs(environment(folder))
-        .stdin(Stdio::null())
-        .output();
+    let mut words: Vec<&str> = wrapper.iter().map(String::as_str).collect();
+    words.push("podman");
+    words.extend(arguments);
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).envs(environment(folder));
+    let output = command.stdin(Stdio::null()).output();
     let output = output.map_err(|error| error.to_string())?;
-    if output.status.success() {
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    } else {
-        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Removes all containers of the store in `folder`, if it is one.

@@ -29,16 +29,11 @@ impl Process {
         stop_ignoring_signals();
         let stdout = folder.join(format!("{name}.out"));
         let stderr = folder.join(format!("{name}.err"));
-        let open = |path: &Path| {
-            File::options()
-                .create(true)
-                .append(true)
-                .open(path)
-                .expect("test folder is writable")
+        command.stdout(open(&stdout)).stderr(open(&stderr));
+        let child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => panic!("cannot start {:?}: {error}", command.get_program()),
         };
-        let child = command.stdout(open(&stdout)).stderr(open(&stderr)).spawn();
-        let program = command.get_program().to_string_lossy().into_owned();
-        let child = child.unwrap_or_else(|error| panic!("cannot start '{program}': {error}"));
         Self {
             child,
             stdout,
@@ -91,8 +86,13 @@ impl Process {
     }
 }
 
-/// Makes the signals of a terminal end the processes that tests start. A shell that runs the tests
-/// in the background ignores some of these, and children inherit that.
+fn open(path: &Path) -> File {
+    let file = File::options().create(true).append(true).open(path);
+    file.expect("test folder is writable")
+}
+
+/// Makes the signals of a terminal end the processes that tests start. A shell that runs the tests in
+/// the background ignores some of these signals, and children inherit that.
 fn stop_ignoring_signals() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -118,19 +118,21 @@ impl Drop for Process {
 
 /// Exit code as a shell shows it: 128 + signal for a killed process.
 pub fn exit_code(status: ExitStatus) -> i32 {
-    status
-        .code()
-        .or_else(|| status.signal().map(|signal| 128 + signal))
-        .expect("the process ended")
+    if let Some(code) = status.code() {
+        return code;
+    }
+    128 + status.signal().expect("the process ended")
 }
 
-/// False when there is no such process.
+/// Sends a signal. Returns false if there is no such process.
 pub fn send_signal(pid: u32, signal: Signal) -> bool {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+        return false;
+    };
+    kill_process(pid, signal).is_ok()
 }
 
-/// A process that was there when this was made. On a busy machine its number soon is that of another one.
+/// A process that existed when this was made. On a busy machine another one soon has its pid.
 #[derive(Debug)]
 pub struct Identity {
     pub pid: u32,
@@ -152,13 +154,16 @@ impl Identity {
     }
 }
 
-fn start_of(pid: u32) -> Option<String> {
+/// The fields of `/proc/<pid>/stat` behind the name of the process, which may contain anything. The
+/// state is the first one.
+fn stat_fields(pid: u32) -> Option<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit(')')
-        .next()?
-        .split_whitespace()
-        .nth(19)
-        .map(str::to_owned)
+    let (_, fields) = stat.rsplit_once(')')?;
+    Some(fields.split_whitespace().map(str::to_owned).collect())
+}
+
+fn start_of(pid: u32) -> Option<String> {
+    stat_fields(pid)?.get(19).cloned()
 }
 
 /// True while `pid` exists and is not a zombie.
@@ -166,39 +171,34 @@ pub fn is_alive(pid: u32) -> bool {
     process_state(pid).is_some_and(|state| state != 'Z')
 }
 
-/// The state letter of `/proc/<pid>/stat`.
+/// The state letter of a process.
 pub fn process_state(pid: u32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit(')').next()?.trim_start().chars().next()
+    stat_fields(pid)?.first()?.chars().next()
 }
 
 /// Direct children of `pid`, zombies included.
 pub fn children(pid: u32) -> Vec<u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| {
-        entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse::<u32>().ok())
-    });
-    pids.filter(|child| parent(*child) == Some(pid)).collect()
+    let mut children = Vec::new();
+    for entry in fs::read_dir("/proc").expect("/proc is mounted").flatten() {
+        let name = entry.file_name();
+        // Other entries are no processes.
+        if let Ok(child) = name.to_string_lossy().parse()
+            && parent(child) == Some(pid)
+        {
+            children.push(child);
+        }
+    }
+    children
 }
 
 fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit(')')
-        .next()?
-        .split_whitespace()
-        .nth(1)?
-        .parse()
-        .ok()
+    stat_fields(pid)?.get(1)?.parse().ok()
 }
 
 /// Whether an ended child of `pid` was not waited for.
 pub fn has_zombies(pid: u32) -> bool {
-    children(pid)
-        .into_iter()
-        .any(|child| process_state(child) == Some('Z'))
+    let mut children = children(pid).into_iter();
+    children.any(|child| process_state(child) == Some('Z'))
 }
 
 /// Most memory the process ever had, in KiB.
@@ -209,18 +209,14 @@ pub fn memory_peak_kib(pid: u32) -> u64 {
 /// The line `name` of `/proc/<pid>/status`, a size in KiB.
 pub fn memory_kib(pid: u32, name: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix(name))
-        .expect("the kernel counts it");
-    line.trim()
-        .trim_end_matches("kB")
-        .trim()
-        .parse()
-        .expect("a number")
+    let mut lines = status.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name));
+    let value = value.expect("the kernel counts it").trim();
+    let number = value.trim_end_matches("kB").trim();
+    number.parse().expect("a number")
 }
 
-/// How many file descriptors a process has open.
+/// Number of open file descriptors of a process.
 pub fn open_files(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd"))
         .expect("the process runs")
@@ -229,33 +225,31 @@ pub fn open_files(pid: u32) -> usize {
 
 /// CPU ticks that a process has used, each a hundredth of a second.
 pub fn cpu_ticks(pid: u32) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process runs");
-    let fields = stat.rsplit(')').next().expect("the name is in parentheses");
-    // Behind the name come the state and further fields; user and system time are the 14th and 15th
-    // of all.
-    fields
-        .split_whitespace()
-        .skip(11)
-        .take(2)
-        .map(|ticks| ticks.parse::<u64>().expect("a number"))
-        .sum()
+    let fields = stat_fields(pid).expect("the process runs");
+    let user: u64 = fields[11].parse().expect("a number");
+    let system: u64 = fields[12].parse().expect("a number");
+    user + system
 }
 
 /// Names of all threads of `pid`.
 pub fn thread_names(pid: u32) -> Vec<String> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
-    names.map(|name| name.trim().to_owned()).collect()
+    let mut names = Vec::new();
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return names;
+    };
+    for task in tasks.flatten() {
+        // The thread may have ended meanwhile.
+        if let Ok(name) = fs::read_to_string(task.path().join("comm")) {
+            names.push(name.trim().to_owned());
+        }
+    }
+    names
 }
 
 /// The threads that our programs start themselves.
 ///
-/// gRPC keeps some of its own, starts a few more when there is much to do and ends them when it
-/// thinks fit, so that their number says nothing; how many they may be is held here, so that they
-/// cannot grow without end.
+/// gRPC starts and ends threads of its own as it needs them. Their number has a bound here, so that
+/// it cannot grow without end.
 pub fn own_threads(pid: u32) -> Vec<String> {
     const OF_GRPC: [&str; 5] = [
         "default-executo",
@@ -265,9 +259,15 @@ pub fn own_threads(pid: u32) -> Vec<String> {
         "timer_manager",
     ];
     const OF_GRPC_MAX: usize = 16;
-    let (of_grpc, own): (Vec<String>, Vec<String>) = thread_names(pid)
-        .into_iter()
-        .partition(|name| OF_GRPC.contains(&name.as_str()));
+    let mut of_grpc = Vec::new();
+    let mut own = Vec::new();
+    for name in thread_names(pid) {
+        if OF_GRPC.contains(&name.as_str()) {
+            of_grpc.push(name);
+        } else {
+            own.push(name);
+        }
+    }
     assert!(of_grpc.len() <= OF_GRPC_MAX, "{of_grpc:?}");
     own
 }
@@ -304,8 +304,8 @@ pub fn write_program(path: &Path, text: &str) {
     fs::remove_file(&written).expect("own file");
 }
 
-/// Copies a program by a process of its own. What a test writes itself cannot be executed ("text
-/// file busy") as long as a process that another test starts in this moment holds it open as well.
+/// Copies a program with another process. If the test wrote it itself, a process that another test
+/// starts at this moment could hold the file open, and it could not be executed ("text file busy").
 pub fn copy_program(from: &Path, to: &Path) {
     let output = Command::new("install")
         .args(["-m", "755"])

@@ -1,5 +1,5 @@
-//! A TCP proxy between programs of a cluster: it delays, cuts, stalls and corrupts what passes,
-//! when a test says so.
+//! A TCP proxy between programs of a cluster. A test makes it delay, cut, stall or corrupt the bytes
+//! that pass.
 //!
 //! Thread: `accept` and two for each connection; all end when the proxy is dropped. Owns: its port
 //! and connections.
@@ -10,17 +10,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How often a connection checks whether its fault has changed. A part of the fault, not of the
-/// test's waiting.
+/// How often a connection examines the switches. A part of the fault, not of the test's waiting.
 const LOOK: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
 struct Switches {
-    /// Nothing passes, without a notice.
+    /// Nothing passes; connections stay open.
     stalled: AtomicBool,
-    /// Each piece that passes takes this long, in milliseconds.
+    /// Delay of each piece, in milliseconds.
     delay_ms: AtomicUsize,
-    /// This number of bytes passes unchanged, then one is wrong, and again. 0: all are right.
+    /// One of this number of bytes is changed. 0: none.
     corrupt_after: AtomicUsize,
     ended: AtomicBool,
     connections: Mutex<Vec<TcpStream>>,
@@ -39,7 +38,8 @@ impl Proxy {
         listener.set_nonblocking(true).expect("own socket");
         let port = listener.local_addr().expect("own socket").port();
         let switches = Arc::new(Switches::default());
-        let (shared, target) = (switches.clone(), target.to_owned());
+        let shared = switches.clone();
+        let target = target.to_owned();
         std::thread::spawn(move || accept(&listener, &target, &shared));
         Self { switches, port }
     }
@@ -48,38 +48,34 @@ impl Proxy {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Stalls: nothing passes, until it does again. Connections stay open and new ones are
-    /// taken.
+    /// Sets whether nothing passes. Connections stay open, and new ones are accepted.
     pub fn stall(&self, yes: bool) {
         self.switches.stalled.store(yes, Ordering::SeqCst);
     }
 
     pub fn delay(&self, by: Duration) {
-        self.switches.delay_ms.store(
-            usize::try_from(by.as_millis()).expect("a short delay"),
-            Ordering::SeqCst,
-        );
+        let milliseconds = usize::try_from(by.as_millis()).expect("a short delay");
+        self.switches.delay_ms.store(milliseconds, Ordering::SeqCst);
     }
 
-    /// Makes one byte of this number wrong; 0 ends that.
+    /// Changes one of this number of bytes; 0 changes none.
     pub fn corrupt(&self, one_of: usize) {
         self.switches.corrupt_after.store(one_of, Ordering::SeqCst);
     }
 
     /// Breaks all connections.
     pub fn cut(&self) {
-        for connection in self
+        let mut connections = self
             .switches
             .connections
             .lock()
-            .expect("nobody panics with it")
-            .drain(..)
-        {
+            .expect("it is not poisoned");
+        for connection in connections.drain(..) {
             let _ = connection.shutdown(Shutdown::Both);
         }
     }
 
-    /// How many connections there were so far.
+    /// Number of connections so far.
     pub fn accepted(&self) -> usize {
         self.switches.accepted.load(Ordering::SeqCst)
     }
@@ -99,15 +95,13 @@ fn accept(listener: &TcpListener, target: &str, switches: &Arc<Switches>) {
             continue;
         };
         let Ok(server) = TcpStream::connect(target) else {
-            continue;
-        }; // The client is told by the end of its own.
+            continue; // The connection of the client ends.
+        };
         switches.accepted.fetch_add(1, Ordering::SeqCst);
-        let mut connections = switches.connections.lock().expect("nobody panics with it");
+        let mut connections = switches.connections.lock().expect("it is not poisoned");
         for (from, to) in [(&client, &server), (&server, &client)] {
-            let (from, to) = (
-                from.try_clone().expect("a descriptor"),
-                to.try_clone().expect("a descriptor"),
-            );
+            let from = from.try_clone().expect("a descriptor");
+            let to = to.try_clone().expect("a descriptor");
             let switches = switches.clone();
             std::thread::spawn(move || pass(from, to, &switches));
         }
@@ -115,6 +109,7 @@ fn accept(listener: &TcpListener, target: &str, switches: &Arc<Switches>) {
     }
 }
 
+/// Passes bytes in one direction until either end is gone.
 fn pass(mut from: TcpStream, mut to: TcpStream, switches: &Switches) {
     let _ = from.set_nonblocking(false);
     let _ = from.set_read_timeout(Some(LOOK));
@@ -136,9 +131,8 @@ fn pass(mut from: TcpStream, mut to: TcpStream, switches: &Switches) {
             }
             Err(_) => break,
         };
-        std::thread::sleep(Duration::from_millis(
-            switches.delay_ms.load(Ordering::SeqCst) as u64,
-        ));
+        let delay_ms = switches.delay_ms.load(Ordering::SeqCst) as u64;
+        std::thread::sleep(Duration::from_millis(delay_ms));
         let one_of = switches.corrupt_after.load(Ordering::SeqCst);
         if one_of > 0 {
             for byte in &mut buffer[..count] {

@@ -16,10 +16,10 @@ pub fn interpreter(name: &str, requirements: &str, probe: &str) -> PathBuf {
     environment(name, requirements, probe).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// As `interpreter`, with what pip says when it cannot install the packages.
+/// As `interpreter`, but returns an error if pip cannot install the packages.
 ///
 /// # Errors
-/// The words of pip.
+/// The error output of pip.
 ///
 /// # Panics
 /// When this machine cannot make environments.
@@ -54,12 +54,13 @@ pub fn environment(name: &str, requirements: &str, probe: &str) -> Result<PathBu
     Ok(program)
 }
 
-/// Where tests keep what takes long to make.
+/// The folder in which tests keep what takes long to make.
 pub fn cache() -> PathBuf {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache =
-        cache.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
-    cache.expect("HOME is set").join("ankaios-lite")
+    let cache = match std::env::var_os("XDG_CACHE_HOME") {
+        Some(folder) => PathBuf::from(folder),
+        None => PathBuf::from(std::env::var_os("HOME").expect("HOME is set")).join(".cache"),
+    };
+    cache.join("ankaios-lite")
 }
 
 /// A path below the top of the repository.

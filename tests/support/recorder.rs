@@ -35,7 +35,7 @@ pub struct Change {
 }
 
 impl Recorder {
-    /// Starts recording; from the return on nothing is missed.
+    /// Starts recording. After the return no state is missed.
     pub fn start(cluster: &Cluster) -> Self {
         let (mut sender, mut receiver, hangup) =
             connection::commander(&cluster.url(), Service::Cli);
@@ -46,22 +46,20 @@ impl Recorder {
             subscribe: false,
         });
         connection::request(&mut sender, "recorder", content);
-        while !matches!(
-            receiver.receive().expect("the stream is open"),
-            FromServer::Response(_)
-        ) {}
-
+        loop {
+            let message = receiver.receive().expect("the stream is open");
+            if let FromServer::Response(_) = message {
+                break;
+            }
+        }
         let changes = Arc::new(Mutex::new(Vec::new()));
-        let written = changes.clone();
-        let record = move || record(receiver, &written);
-        let thread = std::thread::Builder::new()
-            .name("recorder".to_owned())
-            .spawn(record)
-            .expect("a thread");
+        let recorded = changes.clone();
+        let thread = std::thread::Builder::new().name("recorder".to_owned());
+        let thread = thread.spawn(move || record(receiver, &recorded));
         Self {
             changes,
             hangup,
-            thread: Some(thread),
+            thread: Some(thread.expect("a thread")),
             _sender: sender,
         }
     }
@@ -76,11 +74,12 @@ impl Recorder {
 
     /// The states of one workload so far; repetitions count once.
     pub fn states_of(&self, workload: &str) -> Vec<String> {
-        let own = self
-            .changes()
-            .into_iter()
-            .filter(|change| change.workload == workload);
-        let mut states: Vec<String> = own.map(|change| change.state).collect();
+        let mut states = Vec::new();
+        for change in self.changes() {
+            if change.workload == workload {
+                states.push(change.state);
+            }
+        }
         states.dedup();
         states
     }
@@ -90,25 +89,26 @@ impl Recorder {
     /// # Panics
     /// When that takes too long.
     pub fn states_until(&self, workload: &str, state: &str) -> Vec<String> {
-        let ended = || {
-            Some(self.states_of(workload))
-                .filter(|states| states.last().is_some_and(|last| last == state))
+        let states = poll(LIMIT, || {
+            let states = self.states_of(workload);
+            (states.last()? == state).then_some(states)
+        });
+        let Some(states) = states else {
+            panic!("'{workload}' never was {state}: {:#?}", self.changes());
         };
-        poll(LIMIT, ended)
-            .unwrap_or_else(|| panic!("'{workload}' never was {state}: {:#?}", self.changes()))
+        states
     }
 
-    /// The instance of `workload` that was last heard of.
+    /// The instance of `workload` in the last recorded state.
     ///
     /// # Panics
     /// When that takes too long.
     pub fn instance(&self, workload: &str) -> InstanceName {
-        let last = || {
-            self.changes()
-                .into_iter()
-                .rfind(|change| change.workload == workload)
-        };
-        let change = poll(LIMIT, last).unwrap_or_else(|| panic!("'{workload}' was never heard of"));
+        let change = poll(LIMIT, || {
+            let mut changes = self.changes().into_iter();
+            changes.rfind(|change| change.workload == workload)
+        });
+        let change = change.unwrap_or_else(|| panic!("'{workload}' has no recorded state"));
         InstanceName::with_id(workload, &change.id, &change.agent)
     }
 

@@ -1,13 +1,12 @@
 //! Folders of a test under the system's temporary folder, removed on drop.
 //!
-//! A killed test leaves its folders, and with real podman containers, behind. So the pid of the
-//! test is part of each name, and the first folder of a test binary clears away what dead ones
-//! left.
+//! A killed test leaves its folders, and with real podman also containers. So each name has the pid
+//! of the test, and the first folder of a test binary removes those of dead ones.
 //!
 //! Thread: the test's. Owns nothing.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Once;
 
 use tempfile::TempDir;
@@ -29,26 +28,27 @@ pub fn folder(kind: &str) -> TempDir {
 }
 
 fn remove_folders_of_dead_tests() {
-    let entries = fs::read_dir(std::env::temp_dir())
-        .into_iter()
-        .flatten()
-        .flatten();
-    let left = entries
-        .map(|entry| entry.path())
-        .filter(|path| owner(path).is_some_and(|pid| !is_alive(pid)));
-    for folder in left.collect::<Vec<PathBuf>>() {
+    let mut left = Vec::new();
+    let Ok(entries) = fs::read_dir(std::env::temp_dir()) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        if let Some(pid) = pid_in_name(&entry.path())
+            && !is_alive(pid)
+        {
+            left.push(entry.path());
+        }
+    }
+    for folder in left {
         empty_store(&folder);
         let _ = fs::remove_dir_all(&folder);
     }
 }
 
-fn owner(folder: &Path) -> Option<u32> {
-    folder
-        .file_name()?
-        .to_str()?
-        .strip_prefix(PREFIX)?
-        .split('-')
-        .next()?
-        .parse()
-        .ok()
+/// The pid of the test that made a folder; `None` if no test did.
+fn pid_in_name(folder: &Path) -> Option<u32> {
+    let name = folder.file_name()?.to_str()?;
+    let rest = name.strip_prefix(PREFIX)?;
+    let (pid, _) = rest.split_once('-')?;
+    pid.parse().ok()
 }

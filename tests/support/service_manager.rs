@@ -1,5 +1,4 @@
-//! A service manager that starts nothing and hears everything: the socket that `NOTIFY_SOCKET`
-//! names.
+//! A service manager that starts nothing and receives all messages: the socket in `NOTIFY_SOCKET`.
 //!
 //! Thread: the test's. Owns: the socket and its folder.
 
@@ -28,8 +27,8 @@ impl ServiceManager {
         Self { socket, folder }
     }
 
-    /// What a service with this `WatchdogSec` finds in its environment, and where it looks for what
-    /// freezes it.
+    /// The environment of a service with this `WatchdogSec`, and the variable with the folder of
+    /// [`Self::freezer`].
     pub fn environment(&self, watchdog: Duration) -> Vec<(String, String)> {
         let path = |name: &str| self.folder.path().join(name).display().to_string();
         vec![
@@ -39,7 +38,7 @@ impl ServiceManager {
         ]
     }
 
-    /// Where a file with the name of a thread freezes it, in builds for tests.
+    /// A folder in which a file with the name of a thread freezes that thread, in builds for tests.
     pub fn freezer(&self) -> &Path {
         self.folder.path()
     }
@@ -52,14 +51,18 @@ impl ServiceManager {
 
     /// The next message that is not only a sign of life.
     pub fn next_news(&self) -> String {
-        std::iter::repeat_with(|| self.next())
-            .find(|message| message != "WATCHDOG=1")
-            .expect("it is endless")
+        loop {
+            let message = self.next();
+            if message != "WATCHDOG=1" {
+                return message;
+            }
+        }
     }
 
-    /// Waits for a message with `text`; others are passed over.
+    /// Waits for a message with `text` and drops all before it.
     pub fn wait_for(&self, text: &str) {
-        let (begin, mut news) = (Instant::now(), Vec::new());
+        let begin = Instant::now();
+        let mut news = Vec::new();
         while begin.elapsed() < LIMIT
             && let Some(message) = self.receive()
         {
@@ -71,7 +74,7 @@ impl ServiceManager {
                 news.push(message);
             }
         }
-        panic!("waited {LIMIT:?} in vain for '{text}', only heard {news:?}");
+        panic!("waited {LIMIT:?} in vain for '{text}', received {news:?}");
     }
 
     /// Received messages that were not checked yet.

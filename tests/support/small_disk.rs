@@ -18,32 +18,29 @@ impl SmallDisk {
         command
             .args(["-t", "tmpfs", "-o", &format!("size={kib}k"), "small-disk"])
             .arg(path);
-        let mounted = command.output().is_ok_and(|output| output.status.success());
-        if !mounted {
-            super::leave_out(
-                "full disks",
-                "a small disk cannot be mounted here; run the tests as root",
-            );
+        let is_mounted = command.output().is_ok_and(|output| output.status.success());
+        if !is_mounted {
+            let why = "a small disk cannot be mounted here; run the tests as root";
+            super::leave_out("full disks", why);
+            return None;
         }
-        mounted.then(|| Self {
-            path: path.to_owned(),
-        })
+        let path = path.to_owned();
+        Some(Self { path })
     }
 
-    /// Fills the rest.
+    /// Fills the free space, with smaller and smaller files.
     pub fn fill(&self) {
         let mut size = 64 * 1024;
         while size > 0 {
-            let file = self
-                .path
-                .join(format!("filler-{size}-{}", fastrand::u64(..)));
+            let name = format!("filler-{size}-{}", fastrand::u64(..));
+            let file = self.path.join(name);
             if fs::write(&file, vec![0; size]).is_err() {
                 size /= 2;
             }
         }
     }
 
-    /// Makes room again.
+    /// Removes the files of [`Self::fill`].
     pub fn clear(&self) {
         for file in fs::read_dir(&self.path).into_iter().flatten().flatten() {
             if file.file_name().to_string_lossy().starts_with("filler-") {

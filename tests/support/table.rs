@@ -44,27 +44,30 @@ pub fn workloads(text: &str) -> Vec<Row> {
 
 /// Character positions at which a heading begins: after two or more blanks.
 fn columns(heading: &str) -> Vec<usize> {
-    let chars: Vec<char> = heading.chars().collect();
-    let begins = |at: usize| {
-        chars[at] != ' ' && (at == 0 || (at >= 2 && chars[at - 1] == ' ' && chars[at - 2] == ' '))
-    };
-    (0..chars.len()).filter(|at| begins(*at)).collect()
+    let mut starts = Vec::new();
+    let mut blanks = 2; // The first heading may begin at once.
+    for (at, character) in heading.chars().enumerate() {
+        if character == ' ' {
+            blanks += 1;
+            continue;
+        }
+        if blanks >= 2 {
+            starts.push(at);
+        }
+        blanks = 0;
+    }
+    starts
 }
 
+/// Cuts a line into cells that begin at these character positions.
 fn cut(line: &str, starts: &[usize]) -> Vec<String> {
-    let chars: Vec<char> = line.chars().collect();
-    let ends = starts.iter().skip(1).copied().chain([chars.len()]);
-    let cell = |from: usize, to: usize| {
-        chars
-            .get(from..to.max(from).min(chars.len()))
-            .unwrap_or(&[])
-            .iter()
-            .collect()
-    };
-    starts
-        .iter()
-        .zip(ends)
-        .map(|(from, to)| cell(*from, to))
-        .map(|text: String| text.trim().to_owned())
-        .collect()
+    let mut rest: Vec<char> = line.chars().collect();
+    let mut cells = Vec::new();
+    for start in starts.iter().rev() {
+        // The last cell first, so that the positions of the others stay.
+        let cell: String = rest.drain(rest.len().min(*start)..).collect();
+        cells.push(cell.trim().to_owned());
+    }
+    cells.reverse();
+    cells
 }

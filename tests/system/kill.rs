@@ -26,60 +26,51 @@ fn manifest(round: u64, is_guarded: bool) -> String {
     } else {
         ""
     };
-    let one = |(index, name): (usize, &&str)| {
-        let needed = index.checked_sub(1).map(|before| CHAIN[before]);
-        let dependencies =
-            needed.map_or_else(String::new, |name| format!("{name}: ADD_COND_RUNNING"));
-        format!(
+    let mut text = "apiVersion: v1\nworkloads:\n".to_owned();
+    let mut dependency = String::new();
+    for name in CHAIN {
+        text.push_str(&format!(
             "  {name}:\n    agent: agent_A\n    runtime: podman\n    restartPolicy: ALWAYS\n    \
-             dependencies: {{ {dependencies} }}\n    files: [{{ mountPoint: /etc/round, data: \"{round}\" }}]\n    \
+             dependencies: {{ {dependency} }}\n    files: [{{ mountPoint: /etc/round, data: \"{round}\" }}]\n    \
              runtimeConfig: |\n      image: alpine:latest\n      \
              commandOptions: [\"--stop-timeout\", \"1\"]\n      commandArgs: [sh, -c, \"true {round}; {PATIENT}\"]\n      \
              lifecycle: {{ {update} }}\n"
-        )
-    };
-    format!(
-        "apiVersion: v1\nworkloads:\n{}",
-        CHAIN.iter().enumerate().map(one).collect::<String>()
-    )
+        ));
+        dependency = format!("{name}: ADD_COND_RUNNING");
+    }
+    text
 }
 
 fn open_updates(cluster: &Cluster) -> usize {
-    let text = cluster
-        .ank(&["get", "state", "-o", "json", "updates"])
-        .success();
-    let state: Value = serde_json::from_str(&text).expect("a state");
-    let is_open = |update: &&Value| {
-        ["STAGING", "TRIAL"]
-            .iter()
-            .any(|phase| update["phase"] == *phase)
+    let output = cluster.ank(&["get", "state", "-o", "json", "updates"]);
+    let state: Value = serde_json::from_str(&output.success()).expect("a state");
+    let Some(updates) = state["updates"].as_object() else {
+        return 0;
     };
-    state["updates"]
-        .as_object()
-        .map_or(0, |updates| updates.values().filter(is_open).count())
+    let mut open = 0;
+    for update in updates.values() {
+        if update["phase"] == "STAGING" || update["phase"] == "TRIAL" {
+            open += 1;
+        }
+    }
+    open
 }
 
 /// Folders with files of instances, below the run folder of the agent.
 fn folders(cluster: &Cluster) -> Vec<String> {
-    let run = fs::read_dir(cluster.run_folder())
-        .expect("a run folder")
-        .flatten();
-    let agent = run
-        .map(|entry| entry.path())
-        .find(|path| path.ends_with("agent_A_io"))
-        .expect("a folder of the agent");
-    let names = fs::read_dir(agent)
-        .expect("a folder")
+    let of_agent = cluster.run_folder().join("agent_A_io");
+    let mut folders = Vec::new();
+    for entry in fs::read_dir(of_agent)
+        .expect("a folder of the agent")
         .flatten()
-        .map(|entry| entry.file_name());
-    let names = names.map(|name| name.to_string_lossy().into_owned());
-    names
-        .filter(|name| {
-            CHAIN
-                .iter()
-                .any(|workload| name.starts_with(&format!("{workload}.")))
-        })
-        .collect()
+    {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let mut workloads = CHAIN.iter();
+        if workloads.any(|workload| name.starts_with(&format!("{workload}."))) {
+            folders.push(name);
+        }
+    }
+    folders
 }
 
 /// The process that has this one started.

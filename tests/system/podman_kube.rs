@@ -74,13 +74,16 @@ fn volumes(podman: &Podman) -> Vec<String> {
 
 /// Ids and pids of the containers whose name ends like this.
 fn containers(podman: &Podman, end: &str) -> Vec<(String, u32)> {
-    let of = |container: &Value| {
-        let name = container["Names"][0].as_str()?;
-        let pid = u32::try_from(container["Pid"].as_u64()?).ok()?;
-        name.ends_with(end)
-            .then(|| (container["Id"].as_str().unwrap_or_default().to_owned(), pid))
-    };
-    podman.containers().iter().filter_map(of).collect()
+    let mut found = Vec::new();
+    for container in podman.containers() {
+        let name = container["Names"][0].as_str().unwrap_or_default();
+        if name.ends_with(end) {
+            let id = container["Id"].as_str().unwrap_or_default();
+            let pid = container["Pid"].as_u64().expect("a pid");
+            found.push((id.to_owned(), u32::try_from(pid).expect("a pid")));
+        }
+    }
+    found
 }
 
 // [stest->swdd~agent-supports-podman-kube-runtime~1]

@@ -161,90 +161,91 @@ fn follows_events(call: u32) -> bool {
         .any(|argument| argument == b"events")
 }
 
+/// The names of four workloads of this kind.
+fn four(kind: &str) -> Vec<String> {
+    (0..4).map(|number| format!("{kind}{number}")).collect()
+}
+
+/// The process and the id of the container of each workload of this kind.
+fn processes_of_four(podman: &Podman, kind: &str) -> Vec<(Identity, String)> {
+    let mut processes = Vec::new();
+    for name in four(kind) {
+        let (pid, id) = podman.only_container(&name);
+        processes.push((Identity::of(pid), id));
+    }
+    processes
+}
+
+/// Waits until all four workloads of this kind are in a state.
+fn wait_for_four(cluster: &Cluster, kind: &str, state: &str, info: &str) {
+    cluster.wait_for(&format!("'{kind}' are {state}"), || {
+        let mut rows = cluster.workloads();
+        rows.retain(|row| row.name.starts_with(kind) && row.state == state && row.info == info);
+        (rows.len() == 4).then_some(())
+    });
+}
+
 #[test]
 fn twenty_workloads_show_their_states_after_each_change() {
     let podman = Podman::new();
     let cluster = Cluster::start_on(&podman, &["agent_A", "agent_B"], SOON);
-    let group =
-        |kind: &str| -> Vec<String> { (0..4).map(|number| format!("{kind}{number}")).collect() };
     let kinds = ["killed", "paused", "removed", "updated", "moved"];
-    let all: Vec<String> = kinds.iter().flat_map(|kind| group(kind)).collect();
-    let expect = |kind: &str, state: &str, info: &str| {
-        cluster.wait_for(&format!("'{kind}' are {state}"), || {
-            let rows = cluster.workloads();
-            let rows: Vec<_> = rows
-                .iter()
-                .filter(|row| row.name.starts_with(kind))
-                .collect();
-            (rows.len() == 4
-                && rows
-                    .iter()
-                    .all(|row| row.state == state && row.info == info))
-            .then_some(())
-        });
-    };
+    let mut all = Vec::new();
+    for kind in kinds {
+        all.extend(four(kind));
+    }
     cluster.apply(&shells("agent_A", &all, PATIENT));
-    kinds
-        .iter()
-        .for_each(|kind| expect(kind, "Running(Ok)", ""));
+    for kind in kinds {
+        wait_for_four(&cluster, kind, "Running(Ok)", "");
+    }
     assert_eq!(podman.containers().len(), 20);
-    let ids = |kind: &str| -> Vec<(Identity, String)> {
-        let containers = group(kind)
-            .into_iter()
-            .map(|name| podman.only_container(&name));
-        containers
-            .map(|(pid, id)| (Identity::of(pid), id))
-            .collect()
-    };
-    let (updated, moved) = (ids("updated"), ids("moved"));
+    let updated = processes_of_four(&podman, "updated");
+    let moved = processes_of_four(&podman, "moved");
 
-    for (process, _) in ids("killed") {
+    // First kill, pause and remove containers.
+    for (process, _) in processes_of_four(&podman, "killed") {
         assert!(send_signal(process.pid, Signal::KILL));
     }
-    ids("paused").iter().for_each(|(_, id)| podman.pause(id));
-    let removed = ids("removed");
-    let arguments = ["rm", "--force", "--time=0"]
-        .into_iter()
-        .chain(removed.iter().map(|(_, id)| id.as_str()));
+    for (_, id) in processes_of_four(&podman, "paused") {
+        podman.pause(&id);
+    }
+    let removed = processes_of_four(&podman, "removed");
+    let mut remove = vec!["rm", "--force", "--time=0"];
+    for (_, id) in &removed {
+        remove.push(id);
+    }
     // Between the end of a container and its removal the agent could see its exit code.
     stop_between_calls(&cluster.agents["agent_A"]);
-    podman.run(&arguments.collect::<Vec<_>>());
+    podman.run(&remove);
     cluster.agents["agent_A"].signal(Signal::CONT);
-    expect("killed", "Failed(ExecFailed)", "Exit code: '137'");
-    expect("paused", "Failed(Unknown)", "paused");
-    expect("removed", "Failed(Lost)", "");
-    expect("updated", "Running(Ok)", "");
+    let killed_info = "Exit code: '137'";
+    wait_for_four(&cluster, "killed", "Failed(ExecFailed)", killed_info);
+    wait_for_four(&cluster, "paused", "Failed(Unknown)", "paused");
+    wait_for_four(&cluster, "removed", "Failed(Lost)", "");
+    wait_for_four(&cluster, "updated", "Running(Ok)", "");
 
-    cluster.apply(&shells(
-        "agent_A",
-        &group("updated"),
-        &format!("A=1; {PATIENT}"),
-    ));
-    cluster.apply(&shells("agent_B", &group("moved"), PATIENT));
-    let replaced = |kind: &str, old: &[(Identity, String)]| {
+    // Then update and move workloads.
+    let changed = format!("A=1; {PATIENT}");
+    cluster.apply(&shells("agent_A", &four("updated"), &changed));
+    cluster.apply(&shells("agent_B", &four("moved"), PATIENT));
+    for (kind, old) in [("updated", updated), ("moved", moved)] {
         wait_until(&format!("'{kind}' were replaced"), || {
-            let now = group(kind)
-                .iter()
-                .flat_map(|name| podman.containers_of(name))
-                .collect::<Vec<_>>();
-            now.len() == 4
-                && now
-                    .iter()
-                    .all(|one| old.iter().all(|(_, id)| one["Id"] != **id))
+            let mut containers = Vec::new();
+            for name in four(kind) {
+                containers.extend(podman.containers_of(&name));
+            }
+            let mut ids = old.iter();
+            containers.len() == 4
+                && ids.all(|(_, id)| containers.iter().all(|one| one["Id"] != **id))
         });
         assert!(old.iter().all(|(process, _)| !process.is_alive()));
-        expect(kind, "Running(Ok)", "");
-    };
-    replaced("updated", &updated);
-    replaced("moved", &moved);
-    assert!(
-        cluster
-            .workloads()
-            .iter()
-            .filter(|row| row.name.starts_with("moved"))
-            .all(|row| row.agent == "agent_B")
-    );
+        wait_for_four(&cluster, kind, "Running(Ok)", "");
+    }
+    for row in cluster.workloads() {
+        assert!(!row.name.starts_with("moved") || row.agent == "agent_B");
+    }
 
+    // Finally delete all.
     let mut delete = vec!["--no-wait", "delete", "workload"];
     delete.extend(all.iter().map(String::as_str));
     assert_eq!(cluster.ank(&delete).code, 0);
