@@ -581,7 +581,7 @@ fn an_agent_killed_at_any_step_leaves_one_container_at_the_end() {
     for command in ["create", "init", "start"] {
         for perform in [true, false] {
             let mut cluster = start("init");
-            let rule = json!([{ "command": command, "workload": "web", "times": 1, "delay_ms": 2000, "perform": perform, "exit": if perform { 0 } else { 125 } }]);
+            let rule = json!([{ "command": command, "workload": "web", "times": 1, "hold": "step", "perform": perform, "exit": if perform { 0 } else { 125 } }]);
             cluster.engine.script(&rule);
             cluster.apply(&manifest(&[gate(&cluster), waiting("web")]));
             if command == "start" {
@@ -594,6 +594,7 @@ fn an_agent_killed_at_any_step_leaves_one_container_at_the_end() {
             cluster.kill_agent("agent_A");
             cluster.wait_for_state("web", "AgentDisconnected");
             cluster.start_agent("agent_A");
+            cluster.engine.release("step");
             if command != "start" {
                 wait_for_info(&cluster, "web", "prepared: INIT");
                 open(&cluster);

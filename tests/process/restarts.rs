@@ -314,9 +314,10 @@ fn removed_is_not_lost_when_the_server_was_away() {
     cluster.wait_for_state("w1", "Running(Ok)");
     cluster
         .engine
-        .script(&json!([{ "command": "stop", "delay_ms": 1500 }]));
+        .script(&json!([{ "command": "stop", "hold": "stop" }]));
     cluster.delete("w1");
     cluster.kill_server();
+    cluster.engine.release("stop");
     wait_until("the container is gone", || {
         cluster.engine.containers_of("w1").is_empty()
     });
