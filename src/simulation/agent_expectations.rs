@@ -100,6 +100,9 @@ pub(crate) struct AgentExpectations {
     /// stops them. It adopts them as running, and their policies restart them without regard to
     /// dependencies, if they have ended since.
     listed: BTreeSet<ContainerKey>,
+    /// When the last end of an instance was reported. Its policy may restart it at this instant: the
+    /// scheduler cannot forbid it before, and cancels the start.
+    ended_at: BTreeMap<InstanceName, Instant>,
     /// The newest conditions of deletes of each workload.
     pub delete_conditions: BTreeMap<Name, Conditions>,
 }
@@ -234,6 +237,7 @@ impl AgentExpectations {
             sent: BTreeMap::new(),
             statuses: BTreeMap::new(),
             listed: BTreeSet::new(),
+            ended_at: BTreeMap::new(),
             delete_conditions: BTreeMap::new(),
         }
     }
@@ -363,12 +367,18 @@ impl AgentExpectations {
     }
 
     /// Returns the reports of a control loop that are new.
-    pub(crate) fn reported(&mut self, event: &SchedulerEvent) -> Vec<WorkloadState> {
+    pub(crate) fn reported(&mut self, event: &SchedulerEvent, now: Instant) -> Vec<WorkloadState> {
         let SchedulerEvent::Status { workload, status } = event else {
             return Vec::new();
         };
         let earlier = self.sent.insert(workload.clone(), status.clone());
-        status.changes_since(&earlier.unwrap_or_default())
+        let reports = status.changes_since(&earlier.unwrap_or_default());
+        for report in &reports {
+            if report.state.phase.has_ended() {
+                self.ended_at.insert(report.instance.clone(), now);
+            }
+        }
+        reports
     }
 
     /// Number of workloads in its messages that may still exist.
@@ -675,7 +685,7 @@ impl AgentExpectations {
         };
         self.stopping.remove(&ContainerKey::of(&started));
         let mut is_current = false;
-        let mut may_start = false;
+        let mut may_start = self.ended_at.get(instance) == Some(&now);
         for sent in &self.instances {
             if sent.added == started {
                 is_current |= sent.is_current;

@@ -587,7 +587,7 @@ impl Cluster {
         let Some(life) = &node.life else { return };
         for event in events {
             // The container may be another one when the scheduler handles this.
-            for report in node.expectations.reported(&event) {
+            for report in node.expectations.reported(&event, self.clock.now()) {
                 let early = node
                     .expectations
                     .check_ready(&report, life.number, &node.engine);
