@@ -182,12 +182,16 @@ fn an_update_right_after_it_was_set_back_was_not_judged() {
     );
     cluster.ank(&["apply", "bad.yaml"]).success();
     let (_, old) = cluster.engine.only_container("web");
-    cluster.engine.script(&serde_json::json!([{ "command": "stop", "workload": "web", "times": 1, "hold": "stop" }]));
+    cluster.engine.script(
+        &serde_json::json!([{ "command": "stop", "workload": "web", "times": 1, "hold": "stop" }]),
+    );
     cluster
         .ank_with_input(&["apply", "--no-wait", "-"], &good)
         .success();
     let mut update = cluster.start_ank(&["apply", "--rollback", "bad.yaml"]);
-    wait_until("the bad one is desired again", || desired(&cluster) == before);
+    wait_until("the bad one is desired again", || {
+        desired(&cluster) == before
+    });
     cluster.engine.release("stop");
     wait_until("the bad one runs again", || {
         cluster
