@@ -85,13 +85,13 @@ pub(crate) fn remove_set_aside(folder: &Path) {
     }
 }
 
-/// Sets the entries of the agent's `folder` aside, except those that it `keeps`, and removes all that
-/// were set aside.
-pub(crate) fn remove_left(folder: &Path, keeps: impl Fn(&str) -> bool) {
+/// Removes the entries of the agent's `folder` except those for which `keeps` returns true. They are
+/// set aside first, so that their names are free at once.
+pub(crate) fn remove_left_over(folder: &Path, keeps: impl Fn(&str) -> bool) {
     for entry in readable_entries(folder) {
         let name = entry.file_name();
         let Some(name) = name.to_str() else {
-            continue;
+            continue; // The agent makes no such name.
         };
         if !name.starts_with(REMOVING) && !keeps(name) {
             // If it fails, the entry stays until the next start.

@@ -572,13 +572,13 @@ fn place(input: &Input, location: Option<Location>) -> String {
 
 /// The error with all problems of the fields of a manifest.
 fn schema_error(input: &Input, root: &Yaml, reading: &ReadDocument) -> CliError {
-    let mut problems: Vec<&Problem> = reading.problems.iter().collect();
-    problems.sort_by_key(|problem| problem.at); // In the order of the file.
     let mut text = "Manifest schema validation failed:".to_owned();
     if root.is_null() {
         text.push_str(&format!("\n'{}' is empty", input.name));
         return CliError::input(text, "a manifest has at least the line: apiVersion: v1");
     }
+    let mut problems: Vec<&Problem> = reading.problems.iter().collect();
+    problems.sort_by_key(|problem| problem.at); // In the order of the file.
     for Problem {
         path, message, at, ..
     } in problems

@@ -10,7 +10,7 @@ use super::output::timestamp;
 use super::session::ModeRule;
 use ankaios_model::execution_state::Phase;
 use ankaios_model::field_path::parts;
-use ankaios_model::fields::table::has_no_value;
+use ankaios_model::fields::table::why_no_value;
 use ankaios_model::nearest::{meant, nearest};
 use ankaios_model::version::SHOWN_VERSION;
 use ankaios_platform::settings::naming_variable;
@@ -1235,9 +1235,11 @@ fn parse_until(text: &str) -> Result<Until, String> {
 /// Refuses a field that no state has, and a state that no workload has: the wait for it would never
 /// end.
 fn check_until(path: &[&str], value: &str) -> Result<(), String> {
-    if let Some(reason) = has_no_value(path) {
+    // First, a field that no state has.
+    if let Some(reason) = why_no_value(path) {
         return Err(reason);
     }
+    // Then, a state that no workload has.
     let ["workloadStates", _, _, _, field @ ("state" | "subState")] = path else {
         return Ok(());
     };
@@ -1248,8 +1250,8 @@ fn check_until(path: &[&str], value: &str) -> Result<(), String> {
     if known.contains(&value) {
         return Ok(());
     }
-    let meant = meant(value, known);
-    Err(format!("no workload has the {field} '{value}'{meant}"))
+    let hint = meant(value, known);
+    Err(format!("no workload has the {field} '{value}'{hint}"))
 }
 
 /// A whole number with `ms`, `s`, `m` or `h`; seconds without.

@@ -120,12 +120,14 @@ impl Pruned {
             used.extend(configs_of(workload));
         }
         for (name, workload) in &old_workloads {
+            // Neither deleted nor replaced.
             let stays = !workloads.contains(*name) && !new_workloads.contains_key(name);
             if stays {
                 used.extend(configs_of(workload));
             }
         }
-        // Then the others that no manifest names. With tags, only those that their workloads used.
+        // Finally the configs that are not used and that no manifest names. With tags, only those of
+        // workloads with these tags.
         let mut used_with_tags = BTreeSet::new();
         for workload in old_workloads.values() {
             if has_tags(workload, tags) {
@@ -135,8 +137,8 @@ impl Pruned {
         let mut configs = BTreeSet::new();
         for (name, _) in entries(state.at(&["desiredState", "configs"])) {
             let is_named = new.at(&["desiredState", "configs", name]).is_some();
-            let has_tags = tags.is_empty() || used_with_tags.contains(name);
-            if has_tags && !is_named && !used.contains(name) {
+            let is_in_scope = tags.is_empty() || used_with_tags.contains(name);
+            if is_in_scope && !is_named && !used.contains(name) {
                 configs.insert(name.to_owned());
             }
         }

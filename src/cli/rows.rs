@@ -212,6 +212,7 @@ pub(crate) fn view<'r>(
     format: Format,
     rows: impl IntoIterator<Item = (&'r InstanceName, Row)>,
 ) -> View {
+    // An empty list has the headings of this one.
     let blank = fields(&InstanceName::with_id("", "", ""), &Row::default());
     let mut shown = Vec::new();
     for (instance, row) in rows {

@@ -225,12 +225,13 @@ impl Context<'_> {
         Ok(ExitCode::Success)
     }
 
-    /// Warns if the server has switched the mode again after this switch.
+    /// Warns if the server itself has switched the mode again after this switch.
     fn warn_of_later_switch(&mut self, update: &CliUpdate) -> Result<()> {
         if !update.is_mode_switch() {
             return Ok(());
         }
-        // A switch by a client clears the cause, so this one is newer.
+        // The switch of this command has cleared the cause. If there is a cause now, the server has
+        // set it by a later switch.
         let state = self.read(&[modes::PART])?;
         if let Some((modes, _)) = modes::of_server(&state) {
             modes::warn_of_cause(modes, self.output);

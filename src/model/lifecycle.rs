@@ -515,10 +515,11 @@ const ALIVE: Object = Object {
     ..Object::named(
         "alive",
         &[
+            // It needs the timeout, since no default would suit most workloads.
             Field {
                 needs: Some("timeoutMs"),
                 ..NOTIFY
-            }, // No default would suit most workloads.
+            },
             EXEC,
             TCP,
             HTTP,

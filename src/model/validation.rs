@@ -70,7 +70,7 @@ pub enum ValidationError {
 }
 
 impl ValidationError {
-    /// Returns whether the text names the workload that it is about.
+    /// Returns whether the text of this error names the workload.
     pub fn names_workload(&self) -> bool {
         matches!(
             self,

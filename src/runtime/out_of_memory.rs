@@ -53,18 +53,22 @@ pub(crate) fn make_start_folder<'o>(
     records.make_folder(instance)
 }
 
-/// Returns whether an option, or a manifest of pods, may have a path that is relative to the folder
-/// of the agent: it is written like one, or there is such a file.
+/// Returns whether `text` may have a path that is relative to the folder of the agent. The text is an
+/// option, or a whole manifest of pods.
 fn may_have_relative_path(text: &str) -> bool {
+    // `./app.env` and `../app.env` are found in both.
     if text.starts_with("..") || text.contains("./") {
         return true;
     }
+    // Only a manifest has several lines. Its words are not looked up: its relative paths begin with a
+    // dot.
     if text.contains('\n') {
-        return false; // A manifest. Relative paths in it are written like one.
+        return false;
     }
+    // An option may name a file without a dot: `--env-file=app.env`.
     for part in text.split(['=', ':', ',']) {
-        let is_name = !part.is_empty() && !part.starts_with(['/', '-']);
-        if is_name && Path::new(part).exists() {
+        let may_be_relative = !part.is_empty() && !part.starts_with(['/', '-']);
+        if may_be_relative && Path::new(part).exists() {
             return true;
         }
     }

@@ -632,8 +632,8 @@ impl RuntimeConnector for PodmanKubeConnector {
         Ok(())
     }
 
-    /// Commands run in the first container of the manifest; all containers of a pod share its
-    /// network.
+    /// The container for commands is the first of the manifest, or else any of the instance. All
+    /// processes are given, since the containers of a pod share its network.
     fn probe_target(
         &mut self,
         id: &ContainerId,
@@ -641,14 +641,15 @@ impl RuntimeConnector for PodmanKubeConnector {
     ) -> Result<ProbeTarget, RuntimeError> {
         let instance = instance_of(id)?;
         let config = self.recall(&instance)?;
-        let first = config.and_then(|config| first_container(&config.manifest));
+        let name_end = config.and_then(|config| end_of_first_name(&config.manifest));
+        // Without known pods there is no container, and the probe fails with that reason.
         let pods = self.pods_of(&instance).ok().flatten().unwrap_or_default();
         let ours = self.containers_of(&pods)?;
         let mut chosen = ours.first();
-        if let Some(end_of_name) = first
-            && let Some(named) = ours.iter().find(|one| one.name().ends_with(&end_of_name))
+        if let Some(name_end) = name_end
+            && let Some(first) = ours.iter().find(|one| one.name().ends_with(&name_end))
         {
-            chosen = Some(named);
+            chosen = Some(first);
         }
         Ok(ProbeTarget {
             program: PROGRAM,
@@ -1090,7 +1091,7 @@ fn pulled_image(container: &Value) -> Option<&str> {
 }
 
 /// The end of the name that podman gives to the first container of a manifest.
-pub fn first_container(manifest: &str) -> Option<String> {
+pub fn end_of_first_name(manifest: &str) -> Option<String> {
     of_pods(manifest).iter_mut().find_map(name_of_first)
 }
 

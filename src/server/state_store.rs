@@ -41,8 +41,9 @@ const STORE_RETRY: Duration = Duration::from_secs(30);
 /// Longest time that the server waits for its disk before a staged update is switched. All other
 /// events wait meanwhile.
 pub(crate) const STORE_WAIT: Duration = Duration::from_millis(500);
-/// Time to regain a wait, as a multiple of it. So the server waits for a second in any ten seconds.
-const STORE_WAIT_REGAINED: u32 = 20;
+/// Each wait is regained in this many times its length. So the server waits for at most a second in
+/// any ten: half a second at once, and the half that it regains meanwhile.
+const REGAIN_FACTOR: u32 = 20;
 /// Time of a write from which users are warned. Slow flash needs seconds for a large state.
 const STORE_SLOW: Duration = Duration::from_secs(10);
 
@@ -154,8 +155,8 @@ pub struct StateStore {
     busy_since: Option<Instant>,
     /// Whether there is a writer; without one nothing waits for it.
     has_writer: bool,
-    /// When the server may wait for [`STORE_WAIT`] again.
-    wait_regained: Option<Instant>,
+    /// When the server may wait for the whole of [`STORE_WAIT`] again. `None` before its first wait.
+    all_regained_at: Option<Instant>,
 }
 
 impl StateStore {
@@ -198,7 +199,7 @@ impl StateStore {
             sent: 0,
             busy_since: None,
             has_writer: false,
-            wait_regained: None,
+            all_regained_at: None,
         };
         (store, states)
     }
@@ -279,22 +280,22 @@ impl StateStore {
     /// waits that it has not regained yet.
     // [impl->swdd~server-waits-little-for-its-disk~1]
     fn wait_left(&self, now: Instant) -> Duration {
-        let Some(regained) = self.wait_regained else {
+        let Some(all_regained_at) = self.all_regained_at else {
             return STORE_WAIT;
         };
-        let missing = regained.saturating_duration_since(now) / STORE_WAIT_REGAINED;
+        let missing = all_regained_at.saturating_duration_since(now) / REGAIN_FACTOR;
         STORE_WAIT.saturating_sub(missing)
     }
 
-    /// Notes that the server has waited from `begin` to `end`. It regains that time slowly, see
-    /// [`STORE_WAIT_REGAINED`].
+    /// Notes that the server has waited from `begin` to `end`. It regains that time slowly, after
+    /// what it has not regained of earlier waits.
     fn waited(&mut self, begin: Instant, end: Instant) {
-        let from = match self.wait_regained {
-            Some(regained) => regained.max(end),
+        let regain_from = match self.all_regained_at {
+            Some(earlier) => earlier.max(end),
             None => end,
         };
         let waited = end.saturating_duration_since(begin);
-        self.wait_regained = Some(from + waited * STORE_WAIT_REGAINED);
+        self.all_regained_at = Some(regain_from + waited * REGAIN_FACTOR);
     }
 
     /// Sends the writer a state, in place of one that it has not taken. `attempted` is dropped

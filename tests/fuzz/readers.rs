@@ -187,7 +187,7 @@ pub fn configs(bytes: &[u8]) {
             "it changes when it is written"
         );
     }
-    let _ = podman_kube::first_container(text);
+    let _ = podman_kube::end_of_first_name(text);
 }
 
 pub fn config_seeds() -> Vec<Vec<u8>> {

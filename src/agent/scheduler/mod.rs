@@ -6,7 +6,7 @@
 //! state checkers, states and load to `uplink`. Waits for none of them.
 
 use crate::events::{Overview, SchedulerEvent, WorkloadOverview};
-use crate::folder_removal::remove_left;
+use crate::folder_removal::remove_left_over;
 use crate::images::needs::ImageNeeds;
 use crate::limits::{EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, LOAD_INTERVAL};
 use crate::log_stream::LogStreams;
@@ -431,7 +431,7 @@ impl<C: Clock> Scheduler<C> {
     /// some.
     fn remove_left_folders(&self) {
         let agent = &self.workloads.store.agent;
-        remove_left(&self.workloads.context.calls.folder, |folder| {
+        remove_left_over(&self.workloads.context.calls.folder, |folder| {
             match InstanceName::parse(&format!("{folder}.{agent}")) {
                 Some(instance) => self.workloads.keeps(&instance),
                 None => true, // It is no folder of an instance, so it stays.

@@ -137,7 +137,7 @@ impl<C: Clock> WorkloadRecords<C> {
     pub(crate) fn take_staging_reports(&mut self) -> Vec<PreparedInstance> {
         let mut reports = Vec::new();
         if self.awaits_listings {
-            return reports;
+            return reports; // How far to prepare an instance is not known yet, see `staged_level`.
         }
         // First: all new reports.
         for record in self.records.values() {

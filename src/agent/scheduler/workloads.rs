@@ -319,7 +319,7 @@ impl<C: Clock> WorkloadRecord<C> {
         self.current().is_some() && !self.runs(new) && !starts_again
     }
 
-    /// Notes that the server has deleted an instance, and desires `new` in its place, if anything.
+    /// Notes that the server has deleted an instance. `new` is desired in its place, if anything.
     fn delete(&mut self, deleted: DeletedWorkload, new: Option<&AddedWorkload>) {
         let instance = deleted.instance;
         self.stop_after = deleted.dependencies;
@@ -330,13 +330,14 @@ impl<C: Clock> WorkloadRecord<C> {
             // The container is removed, even if the same instance comes back.
             kept.may_be_adopted = false;
         }
-        // Its end needs no report if it comes back at once. A successor is only started after the
-        // end of the deleted instance was reported.
-        let is_end_known = match new {
-            Some(new) => new.instance == instance || self.runs(new),
-            None => false,
+        // The server waits for the end of the deleted instance, but for two cases. An instance that
+        // is desired again has no end. If the control loop has `new` as target already, its status
+        // has shown the end, or will show it.
+        let must_report_end = match new {
+            Some(new) => new.instance != instance && !self.runs(new),
+            None => true,
         };
-        if !is_end_known {
+        if must_report_end {
             self.deleted.insert(instance);
         }
     }

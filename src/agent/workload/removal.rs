@@ -140,7 +140,8 @@ impl ContainerRemoval {
         }
     }
 
-    /// Removes the container, or all that a search finds except `current`.
+    /// Removes the container with the known id, if any. If others may exist, searches all containers
+    /// of the instance, and removes them except `current`.
     fn remove(
         &mut self,
         connector: &mut dyn RuntimeConnector,
@@ -148,12 +149,13 @@ impl ContainerRemoval {
     ) -> Result<(), RuntimeError> {
         if let Some(id) = &self.id {
             self.remove_one(connector, id)?;
-            self.id = None;
+            self.id = None; // If the search fails, the next try only repeats the search.
         }
         if self.search == Search::No {
             return Ok(());
         }
-        for id in connector.find(&self.instance, self.workload.as_deref())? {
+        let found = connector.find(&self.instance, self.workload.as_deref())?;
+        for id in found {
             if current != Some(&id) {
                 self.remove_one(connector, &id)?;
             }

@@ -226,7 +226,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Takes the start that waits for this call out of the stage, if there is one.
+    /// Ends the wait of the stage for this call. Returns the start that waited for it; `None` if none
+    /// did.
     fn take_ended_start(&mut self, number: u64) -> Option<StartUnderWay> {
         match std::mem::replace(&mut self.stage, LoopStage::Idle) {
             LoopStage::Starting(start) if start.number == number => {

@@ -317,7 +317,7 @@ impl Layout {
         let last = layout.last();
         // First the last column becomes narrower, if it can be broken or cut.
         let wanted = table.widest(last).min(terminal);
-        let room = wanted.saturating_sub(layout.missing());
+        let room = wanted.saturating_sub(layout.excess_width());
         if too_wide == TooWide::Whole && room < layout.widths[last].min(SENTENCE_WIDTH) {
             return None;
         }
@@ -331,11 +331,11 @@ impl Layout {
         }
         // Then columns are left out: first those that matter least, then from the right.
         for heading in table.least_wanted {
-            if layout.missing() > 0 {
+            if layout.excess_width() > 0 {
                 layout.shown.retain(|at| table.headings[*at] != *heading);
             }
         }
-        while layout.missing() > 0 {
+        while layout.excess_width() > 0 {
             let Some(rightmost) = layout.shown.iter().rposition(|at| table.may_go(*at)) else {
                 break;
             };
@@ -343,12 +343,12 @@ impl Layout {
         }
         // Finally the first column is cut. Where a row can have several lines, there is no table
         // instead: names and states can be read without headings.
-        let missing = layout.missing();
+        let excess = layout.excess_width();
         let has_state = layout.shown.iter().any(|at| table.is_state(*at));
-        if missing > 0 && has_state && too_wide != TooWide::Shorten {
+        if excess > 0 && has_state && too_wide != TooWide::Shorten {
             return None;
         }
-        layout.widths[0] = layout.widths[0].saturating_sub(missing).max(1);
+        layout.widths[0] = layout.widths[0].saturating_sub(excess).max(1);
         Some(layout)
     }
 
@@ -381,12 +381,12 @@ impl Layout {
         self.shown.len() < self.widths.len()
     }
 
-    /// How many columns the terminal lacks.
-    fn missing(&self) -> usize {
+    /// By how many characters the shown columns are wider than the terminal.
+    fn excess_width(&self) -> usize {
         let widths = self.shown.iter().map(|at| self.widths[*at] + GAP);
-        let mut needed = widths.sum::<usize>() - GAP;
+        let mut needed = widths.sum::<usize>() - GAP; // No gap follows the last column.
         if self.has_left_out() {
-            needed += 1 + ELLIPSIS.len();
+            needed += 1 + ELLIPSIS.len(); // It follows the headings, after a space.
         }
         needed.saturating_sub(self.terminal)
     }

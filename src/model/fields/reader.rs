@@ -538,16 +538,17 @@ impl FieldReader<'_> {
         }
     }
 
-    /// Reports a field that must not be beside another one, or lacks one that it needs.
+    /// Checks a field that has a value: reports it beside a field that excludes it, or without the
+    /// one that it needs.
     fn check_companions(&mut self, at: &At<'_>, field: &Field) {
         if let Some(other) = field.not_with
             && at.has(other)
         {
-            if let Some(at) = at.optional(field.name) {
+            if let Some(entry) = at.optional(field.name) {
                 let message = format!("it means nothing together with '{other}'; leave it out");
-                self.report(&at, message);
+                self.report(&entry, message);
             }
-            return;
+            return; // What it needs does not matter then.
         }
         if let Some(other) = field.needs
             && !at.has(other)

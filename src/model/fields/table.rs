@@ -131,7 +131,7 @@ fn kind_of(field: &Field) -> Kind {
 }
 
 /// Returns why a field, given by its parts, can never have a value; `None` if it can.
-pub fn has_no_value(path: &[&str]) -> Option<String> {
+pub fn why_no_value(path: &[&str]) -> Option<String> {
     if let Some(reason) = selects_nothing(path) {
         return Some(reason);
     }
@@ -278,7 +278,7 @@ mod tests {
             "agents.A.tags.zone",
             "agents.A.status.cpuUsage",
         ] {
-            assert_eq!(has_no_value(&parts(mask)), None, "{mask}");
+            assert_eq!(why_no_value(&parts(mask)), None, "{mask}");
         }
     }
 
@@ -294,7 +294,7 @@ mod tests {
         ] {
             let expected =
                 format!("'{mask}' is a group of fields and has no value; write '{whole}'");
-            assert_eq!(has_no_value(&parts(mask)), Some(expected));
+            assert_eq!(why_no_value(&parts(mask)), Some(expected));
         }
         for mask in [
             "desiredState",
@@ -307,7 +307,7 @@ mod tests {
             "workloadStates.A.w.id",
         ] {
             let expected = format!("'{mask}' is a group of fields or a list and has no value");
-            assert_eq!(has_no_value(&parts(mask)), Some(expected));
+            assert_eq!(why_no_value(&parts(mask)), Some(expected));
         }
     }
 
@@ -337,7 +337,7 @@ mod tests {
             ),
         ] {
             assert_eq!(selects_nothing(&parts(mask)).as_deref(), Some(expected));
-            assert_eq!(has_no_value(&parts(mask)).as_deref(), Some(expected));
+            assert_eq!(why_no_value(&parts(mask)).as_deref(), Some(expected));
         }
         for mask in [
             "desiredState",

@@ -43,18 +43,17 @@ pub(super) struct Events<'t> {
 impl<'t> Events<'t> {
     #[allow(unsafe_code)]
     pub(super) fn new(text: &'t str) -> Self {
-        // Editors of Windows mark UTF-8 in this way; the parser would take it for content.
+        // Some editors on Windows put a byte order mark first. The parser would take it for content.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut parser = Box::new(MaybeUninit::uninit());
         let raw: *mut sys::yaml_parser_t = parser.as_mut_ptr();
-        // SAFETY: the parser is initialised before anything else is done with it. It stays where it
-        // is, in its box, and the text lives as long as `Self`; both are gone only after `drop`
-        // deleted the parser.
+        // SAFETY: the parser is initialised before anything else is done with it. Neither the parser,
+        // which stays in its box, nor the text is dropped before `drop` has deleted the parser.
         unsafe {
             let initialised = sys::yaml_parser_initialize(raw);
             assert!(
                 initialised.ok,
-                "the parser can be initialised: it only allocates, which ends the program itself"
+                "the parser can be initialised: it only allocates, and without memory the program aborts"
             );
             sys::yaml_parser_set_encoding(raw, sys::YAML_UTF8_ENCODING);
             sys::yaml_parser_set_input_string(raw, text.as_ptr(), text.len() as u64);

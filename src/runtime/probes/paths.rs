@@ -138,7 +138,7 @@ impl PathProbes {
     pub(crate) fn take_results(&mut self) -> Vec<ProbedPath> {
         let mut results = Vec::new();
         if self.open.is_empty() {
-            return results;
+            return results; // None can arrive, and reading would allocate the queue.
         }
         for probed in self.results.receiver.try_iter() {
             self.open.remove(&probed.probe);

@@ -138,14 +138,14 @@ impl SocketIo {
         })
     }
 
-    /// Continues the probe of a socket that is ready. Returns the outcome once it is known; the
-    /// socket stays until the rest of an answer was read.
+    /// Continues the probe whose socket is ready. Returns the outcome in the call that decides it.
+    /// Later calls only read the rest of the answer, then the socket is closed.
     pub(crate) fn ready(&mut self, key: u64) -> Option<Outcome> {
         let waiting = self.waiting.get_mut(&key)?;
-        let has_outcome = waiting.rest.is_some();
+        let was_decided = waiting.rest.is_some();
         let mut outcome = None;
-        if !has_outcome {
-            outcome = Some(waiting.proceed()?);
+        if !was_decided {
+            outcome = Some(waiting.proceed()?); // Undecided: the socket is waited for again.
         }
         if waiting.read_rest() {
             self.waiting.remove(&key);
@@ -251,7 +251,7 @@ impl WaitingSocket {
             return None;
         }
         self.rest = Some(HTTP_REST_MAX);
-        let _ = shutdown(&self.socket, Shutdown::Write);
+        let _ = shutdown(&self.socket, Shutdown::Write); // It fails if the peer has reset it.
         let expected = match &self.request {
             Some(request) => request.expected_status,
             None => None,

@@ -176,9 +176,10 @@ pub(crate) enum Undo {
         commit: CheckedUpdate,
         states: Vec<WorkloadState>,
     },
-    /// It stays, since it cannot be rolled back. Failures of these workloads apply now.
+    /// It has ended and its changes stay, since it cannot be rolled back. Failures of these workloads
+    /// apply now.
     Stuck(Vec<Name>),
-    /// It stays open.
+    /// It stays open, or was not open.
     Kept,
 }
 
@@ -297,7 +298,8 @@ impl Rollouts {
         let reason = rollback_reason(failure, updates);
         let why = cut_reason(&failure.workload, &reason.text);
         if let Err(error) = check_rollback(&change, updates) {
-            return self.cannot_undo(number, &format!("{why}; cannot be rolled back: {error}"));
+            return self
+                .fail_without_rollback(number, &format!("{why}; cannot be rolled back: {error}"));
         }
         // Then, the end of the update.
         let Some(OpenUpdate { mut record, .. }) = self.close(number) else {
@@ -332,15 +334,17 @@ impl Rollouts {
         }
     }
 
-    /// Keeps an update that has failed and cannot be rolled back.
-    fn cannot_undo(&mut self, number: u64, why: &str) -> Undo {
+    /// Handles the failure of an update that cannot be rolled back. While it is staged it stays open,
+    /// and is switched once its conditions are met. Otherwise it ends as stuck, and its workloads
+    /// stay as they are.
+    fn fail_without_rollback(&mut self, number: u64, why: &str) -> Undo {
         let Some(open) = self.open.get_mut(&number) else {
             return Undo::Kept;
         };
         let names = open.record.change_set.names();
         log::error!("Update {number} ({names}) failed: {why}");
+        // First, an update that is not switched yet: its workloads stay desired.
         if open.is_staging() {
-            // It stays desired, so it is switched once its conditions are met.
             open.keep_all();
             if open.record.reason.is_none() {
                 open.record.reason = Some(why.to_owned());
@@ -348,13 +352,14 @@ impl Rollouts {
             self.note_change();
             return Undo::Kept;
         }
+        // Otherwise it ends. Failures of its workloads and of their dependents apply now.
         let Some(OpenUpdate { record, .. }) = self.close(number) else {
             return Undo::Kept;
         };
-        let mut concerned: Vec<Name> = record.change_set.workloads.keys().cloned().collect();
-        concerned.extend(record.dependents.keys().cloned());
+        let mut workloads: Vec<Name> = record.change_set.workloads.keys().cloned().collect();
+        workloads.extend(record.dependents.keys().cloned());
         self.end(record, UpdatePhase::Stuck, Some(why.to_owned()));
-        Undo::Stuck(concerned)
+        Undo::Stuck(workloads)
     }
 
     /// Returns the change that restores the desired state from before update `number`.

@@ -424,14 +424,14 @@ impl Updates {
         }
     }
 
-    /// Keeps the state of a deleted instance until its agent reports the end. Returns `false` when
-    /// its agent has too many such instances.
+    /// Keeps the state of a deleted instance, if it has one, until its agent reports the end. Returns
+    /// `false` if the state cannot be kept, because that agent has too many of them.
     fn keep_deleted(&mut self, instance: &InstanceName) -> bool {
         let Some(state) = self.workloads.states.get(instance) else {
-            return true;
+            return true; // There is nothing to keep.
         };
         let info_bytes = state.additional_info.len();
-        let is_kept = self.workloads.unwanted.delete(instance, info_bytes);
+        let is_kept = self.workloads.unwanted.add_deleted(instance, info_bytes);
         if !is_kept {
             log::warn!(
                 "Treating '{}' as removed: agent '{}' has not reported the ends of too many earlier workloads.",

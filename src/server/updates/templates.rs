@@ -326,7 +326,8 @@ fn syntax_error(error: TemplateError) -> String {
     template_error(error.reason(), error.pos())
 }
 
-/// As [`syntax_error`], of a template with values.
+/// The reason and place of an error while a template is rendered with its values. As in
+/// [`syntax_error`], without the engine's own text.
 fn render_error(error: EngineError) -> String {
     let place = error.line_no.zip(error.column_no);
     match error.reason() {

@@ -473,8 +473,7 @@ impl CountedInstances {
 }
 
 impl UnwantedInstances {
-    /// Notes that a connected agent reports a state of an unwanted instance, with an info of at
-    /// most
+    /// Notes that a connected agent reports a state of an unwanted instance, with an info of at most
     /// [`UNWANTED_INFO_MAX`] bytes. Returns `false` when there are too many to keep this one.
     pub(crate) fn report(&mut self, instance: &InstanceName) -> bool {
         if let Some(deleted) = self.deleted.get(&instance.agent)
@@ -503,7 +502,7 @@ impl UnwantedInstances {
     /// Notes that an instance is not wanted any more. Its state, with an info of `info` bytes, is
     /// kept until its agent reports the end. Returns `false` when this agent has too many to keep
     /// this one.
-    pub(crate) fn delete(&mut self, instance: &InstanceName, info: usize) -> bool {
+    pub(crate) fn add_deleted(&mut self, instance: &InstanceName, info: usize) -> bool {
         let bytes = instance.bytes() + info.max(UNWANTED_INFO_MAX) + STATE_BYTES;
         let own = self.deleted.entry(instance.agent.clone()).or_default();
         if own.bytes + bytes > DELETED_BYTES {

@@ -146,7 +146,7 @@ impl Price {
 /// Computes the price of a compiled template.
 pub(crate) struct Pricing {
     /// Steps to copy or to compare all values.
-    weight: usize,
+    steps_of_all_values: usize,
     /// Size of the values, in bytes.
     values: usize,
     /// Most copies of values that are held at the same time.
@@ -157,7 +157,7 @@ impl Pricing {
     /// For values of `size` bytes.
     pub(crate) fn new(size: usize) -> Self {
         Self {
-            weight: 1 + size / TEMPLATE_STEP_BYTES,
+            steps_of_all_values: 1 + size / TEMPLATE_STEP_BYTES,
             values: size,
             most_copies: 0,
         }
@@ -240,7 +240,7 @@ impl Pricing {
         if works_on_copy && ["each", "with"].contains(&name(&block.name)) {
             inner.copied = true;
             inner.copies = inner.copies.saturating_add(2); // The value, and one under its own name.
-            price.steps = price.steps.saturating_add(2 * self.weight);
+            price.steps = price.steps.saturating_add(2 * self.steps_of_all_values);
         }
         self.most_copies = self.most_copies.max(inner.copies);
         for template in [&mut block.template, &mut block.inverse]
@@ -261,20 +261,23 @@ impl Pricing {
         Ok(price)
     }
 
-    /// The price of a value, or of a helper with its parameters.
+    /// The price of an expression: to find its values, and to call its helper with them. A plain
+    /// value is a helper without parameters.
     fn helper(&self, helper: &HelperTemplate, place: ElementPlace) -> Price {
         let mut price = self.parameter(&helper.name, place);
         for parameter in helper.params.iter().chain(helper.hash.values()) {
             price = price.and(self.parameter(parameter, place));
         }
-        let steps = 1_usize.saturating_add(compared(helper).saturating_mul(self.weight));
+        // One step for the call. A value that is read as a whole may be as large as all values.
+        let reads = values_read_whole(helper).saturating_mul(self.steps_of_all_values);
+        let steps = 1_usize.saturating_add(reads);
         price.and(Price { steps, copies: 0 })
     }
 
     /// The price of a copy of a value.
     fn copy(&self) -> Price {
         Price {
-            steps: self.weight,
+            steps: self.steps_of_all_values,
             copies: 1,
         }
     }
@@ -325,13 +328,13 @@ impl Pricing {
             partial.params = vec![Parameter::Literal(Value::Null)];
             let copies = if is_literal { 0 } else { 3 };
             return price.and(Price {
-                steps: 2 + copies * self.weight,
+                steps: 2 + copies * self.steps_of_all_values,
                 copies,
             });
         }
         partial.params.truncate(1);
         let mut price = Price {
-            steps: 2 + 3 * self.weight,
+            steps: 2 + 3 * self.steps_of_all_values,
             copies: 3,
         };
         for parameter in &partial.params {
@@ -342,7 +345,7 @@ impl Pricing {
 }
 
 /// The number of parameters whose values a helper reads as a whole.
-fn compared(helper: &HelperTemplate) -> usize {
+fn values_read_whole(helper: &HelperTemplate) -> usize {
     let mut parameters = helper.params.iter();
     match name(&helper.name) {
         "if" | "unless" | "each" | "with" | "and" | "or" | "not" | "len" => 0,

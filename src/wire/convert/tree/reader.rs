@@ -35,7 +35,8 @@ pub(crate) fn last_of(bytes: &[u8], numbers: RangeInclusive<u32>) -> Decoded<Opt
     Ok(last)
 }
 
-/// The tree of a message with these fields.
+/// The tree of a message that may have these `fields`. Parts with another number or wire type are
+/// skipped. `left` is the memory that the tree may still take.
 pub(crate) fn message(
     fields: &[WireField],
     bytes: &[u8],
@@ -43,6 +44,7 @@ pub(crate) fn message(
     left: &mut Left,
 ) -> Decoded<Node> {
     let depth = deeper(depth)?;
+    // First, the value of each field. The last part of a field counts.
     let mut found: Vec<Option<Node>> = vec![None; fields.len()];
     for part in Fields::of(bytes) {
         let part = part?;
@@ -61,6 +63,7 @@ pub(crate) fn message(
         };
         found[index] = Some(node);
     }
+    // Then, the entries in the order of the table, with defaults for fields that are always there.
     let mut entries = Vec::with_capacity(found.iter().flatten().count());
     for (field, node) in fields.iter().zip(found) {
         let node = match node {
