@@ -139,7 +139,7 @@ struct ContainerFailure {
 
 impl KnownEnd {
     /// The end of the container `id` that an earlier agent has recorded. If the engine restarts
-    /// containers by itself, this one may have run again since, so its failure is not kept.
+    /// containers by itself, the container may have run again since, so its failure is not kept.
     pub(crate) fn of_earlier_life(
         id: &ContainerId,
         state: ExecutionState,
@@ -514,7 +514,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
         // First: the watched containers.
         for watched in self.watched.values_mut() {
             if watched.valid_from > number {
-                continue;
+                continue; // This listing began before the watch.
             }
             let judgement = match by_id.get(&watched.id) {
                 Some(found) => {

@@ -102,7 +102,7 @@ struct Slots {
     /// Requests of workloads.
     requests: VecDeque<WaitingMessage<Request>>,
     /// Cancellations of subscriptions that workloads do not read or need any more. They are sent
-    /// before requests. The request that one cancels was sent earlier.
+    /// before requests: the request that a cancellation ends was sent earlier.
     cancels: VecDeque<Request>,
     /// The number of requests that were sent since the load and logs had their last chance.
     requests_in_a_row: u32,
@@ -241,7 +241,7 @@ impl UplinkOutbox {
     }
 
     /// Ends the requests with this prefix: drops those that were not sent, and puts the `cancels` of
-    /// the others.
+    /// those that were.
     pub(crate) fn end_requests(&self, prefix: &str, cancels: Vec<Request>) {
         let mut slots = self.0.slots.lock();
         slots

@@ -1039,7 +1039,7 @@ fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     error
 }
 
-/// The tip for an option that a command does not have, but others or other tools.
+/// The tip for an option that a command does not have, but that other commands or tools have.
 fn tip_for_option(error: &clap::Error) -> Option<&'static str> {
     if error.kind() != ErrorKind::UnknownArgument {
         return None;

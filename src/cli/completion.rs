@@ -67,8 +67,8 @@ fn command() -> Command {
     with_hidden_options(command)
 }
 
-/// Hides the options of a command and of those below it. They are candidates only where there are
-/// no others.
+/// Hides the options of a command and of those below it. Hidden options are candidates only where
+/// there is nothing else to complete.
 fn with_hidden_options(command: Command) -> Command {
     let command = command.disable_help_flag(true).disable_version_flag(true);
     command

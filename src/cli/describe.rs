@@ -134,7 +134,7 @@ fn workload(name: &str, state: &Node, reasons: &Reasons, link: &mut dyn ServerLi
         // The state of the instance has the mistake in a block that cannot be read.
         Ok(None) | Err(_) => Lifecycle::default(),
     };
-    let starts = Starts::of(state).ok();
+    let starts = Starts::of(state).ok(); // Not every server keeps the times of starts.
     let mut instances = Vec::new();
     for instance in reasons.rows.keys() {
         if *instance.workload == *name {

@@ -63,7 +63,7 @@ pub(crate) fn print(
             }
         }
     }
-    // Finally, print the lines of the others.
+    // Finally, print the lines of the workloads that have logs.
     if !open.is_empty() {
         missing |= follow(arguments, now(), open, link, output)?;
     }

@@ -176,7 +176,7 @@ pub(crate) fn apply_mode_rule(
     for mask in &update.masks {
         let place = parts(mask);
         if place == path {
-            continue;
+            continue; // The mask of the item itself is left out.
         }
         if place == configs {
             masks.extend(others.clone());
@@ -329,7 +329,7 @@ fn unmet_needs(known: &[&str], state: &Node, sent: &TaggedWorkloads<'_>) -> Vec<
     for (name, workload) in &all {
         for (needed, _) in workload.entries("dependencies") {
             if !sent.contains_key(name) && !sent.contains_key(needed) {
-                continue;
+                continue; // The update does not concern this dependency.
             }
             let Some(dependency) = all.get(needed) else {
                 continue; // The server refuses it.

@@ -778,9 +778,9 @@ impl WaitState {
                 return;
             }
             Phase::AgentDisconnected => {}
-            // These three may come from the server.
+            // These three states may come from the server.
             Phase::PendingInitial | Phase::NotScheduled | Phase::Removed => {}
-            // All others come from the agent.
+            // All other states come from the agent.
             _ => _ = self.connected.insert(instance.agent.clone()),
         }
         if matches!(state.phase, Phase::Removed | Phase::AgentDisconnected) {
@@ -1292,8 +1292,8 @@ fn newest<'u>(
     None
 }
 
-/// The newest update that is open, or else the newest that is in force. When the newest of all was
-/// rolled back or withdrawn, users may mean that one, so the one before it is not chosen.
+/// The newest update that is open, or else the newest that is in force. If the newest of all was
+/// rolled back or withdrawn, users may mean it, so no earlier update is chosen.
 fn choose<'u>(updates: &[KnownUpdate<'u>]) -> Result<KnownUpdate<'u>> {
     use UpdatePhase::{Good, Kept, Replaced, Undone, Withdrawn};
     if updates.is_empty() {

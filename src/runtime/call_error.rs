@@ -32,7 +32,7 @@ pub enum ErrorMeaning {
     NoPidFileOption,
     /// The engine does not know another option.
     UnknownOption,
-    /// The name of the container is in use by this one.
+    /// The name of the container is in use by the container with this id.
     NameInUse(ContainerId),
 }
 

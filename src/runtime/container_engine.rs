@@ -459,7 +459,7 @@ impl RuntimeConnector for ContainerConnector {
 /// The longest stop timeout of these containers, minus [`CONTAINER_STOP_DEFAULT`]; `None` if none is
 /// longer. `call` prints the timeout of each container, in seconds.
 pub(super) fn more_than_default(cli: &EngineCli, call: &[&str], ids: &[&str]) -> Option<Duration> {
-    let printed = cli.query(&[call, ids].concat()).ok()?;
+    let printed = cli.query(&[call, ids].concat()).ok()?; // Without an answer, none is known.
     let mut longest = CONTAINER_STOP_DEFAULT;
     for line in printed.lines() {
         if let Ok(seconds) = line.trim().parse() {

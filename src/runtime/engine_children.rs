@@ -196,7 +196,7 @@ impl PreviousChildren {
             {
                 let number = process.as_raw_nonzero();
                 log::warn!("ending process {number}, left by an earlier agent");
-                let _ = kill_process_group(process, signal);
+                let _ = kill_process_group(process, signal); // It may have ended meanwhile.
             }
         }
     }

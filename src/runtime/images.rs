@@ -90,7 +90,7 @@ impl LocalImage {
         self.names.iter().any(|name| is_same_name(name, used))
     }
 
-    /// Returns whether a manifest with the image `used` means this one.
+    /// Returns whether a manifest with the image `used` means this image.
     pub fn is_called(&self, used: &str) -> bool {
         if used.contains('@') {
             return self.digests.iter().any(|one| is_same_digest(one, used));
@@ -317,7 +317,7 @@ pub(crate) fn nerdctl_store(cli: &EngineCli) -> Result<ImageStore, RuntimeError>
             ..LocalImage::default()
         });
         if !is_part(&printed.repository) {
-            continue;
+            continue; // The image has no name.
         }
         if is_part(&printed.tag) {
             image

@@ -225,8 +225,8 @@ pub trait RuntimeConnector: Send {
     /// that make or start one.
     ///
     /// # Errors
-    /// `Unsupported` for a configuration that can never work, `Cancelled` by `cancel`, others may
-    /// be retried.
+    /// `Unsupported` for a configuration that can never work, `Cancelled` by `cancel`. After any
+    /// other error the create may be retried.
     fn create(
         &mut self,
         new: &NewContainer,

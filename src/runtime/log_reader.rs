@@ -43,7 +43,7 @@ pub struct LogCall {
     pub arguments: Vec<String>,
     /// The name of the container before each line, if the workload has several.
     pub prefix: String,
-    /// The records of running calls, so that the next agent can end this one.
+    /// The records of running calls, so that the next agent can end this call.
     pub children: EngineChildren,
 }
 

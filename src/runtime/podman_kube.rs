@@ -72,9 +72,10 @@ const PODS: &str = "pods";
 struct Play {
     instance: InstanceName,
     manifest: String,
-    /// The pods before it. They belong to others, even if the play failed because of their names.
+    /// The pods before the play. They are not pods of this instance, even if the play failed because of
+    /// their names.
     before: Vec<ExistingPod>,
-    /// Ids of its pods; `None` until the engine could list them.
+    /// Ids of the pods that the play has made; `None` until the engine could list them.
     made: Option<Vec<String>>,
 }
 
@@ -375,7 +376,7 @@ impl PodmanKubeConnector {
                 continue;
             }
             let Some(process) = container.process() else {
-                continue;
+                continue; // It does not run.
             };
             if container.is_paused() {
                 paused.push(process.container.clone());
@@ -459,7 +460,7 @@ impl PodmanKubeConnector {
     }
 
     /// Takes all pods of the manifest down. Podman refuses as soon as one of them is missing and
-    /// leaves the others, so each is tried alone then.
+    /// leaves the other pods, so each is taken down alone then.
     // [impl->swdd~podman-kube-delete-workload-downs-manifest-file~1]
     fn down(&self, config: &KubeConfig) -> Result<(), RuntimeError> {
         let all = self.take_down(&config.manifest, config);
@@ -607,6 +608,7 @@ impl RuntimeConnector for PodmanKubeConnector {
         let Some(config) = self.recall(&instance)? else {
             return Ok(());
         };
+        // If the ids cannot be read, the pods are found by their names.
         let pods = self.pods_of(&instance).ok().flatten();
         self.stop_in_order(&instance, &config.manifest, pods.as_deref())?;
         self.down(&config)?;

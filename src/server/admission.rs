@@ -335,7 +335,7 @@ impl Admission {
     }
 
     /// Adds a pending request. Returns the requests that there is no capacity for then: requests of
-    /// sources that have more pending than this one, or this one itself.
+    /// sources that have more pending than the source of `request`, or `request` itself.
     pub(crate) fn enqueue(&mut self, request: PendingRequest) -> Vec<RefusedRequest> {
         let pending = self.pending.iter();
         let of_requester = pending.filter(|pending| pending.requester == request.requester);

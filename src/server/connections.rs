@@ -81,7 +81,7 @@ impl ServerLoop {
             }
             Arrival::First => {}
         }
-        // Then it gets the states of the others, and each part learns of it.
+        // Then it gets the states of other agents, and each part of the server learns of it.
         let capabilities = hello.capabilities;
         let mut states = self.updates.workloads().reported_states();
         states.retain(|state| state.instance.agent != name);
@@ -140,8 +140,8 @@ impl ServerLoop {
         Some(peer)
     }
 
-    /// Handles a message. Its `permits` are released after that, so the next large message waits
-    /// until this one is handled.
+    /// Handles a message. Its `permits` are released at the end, so the next large message waits
+    /// until this message is handled.
     pub(super) fn message_received(
         &mut self,
         id: PeerId,

@@ -66,7 +66,8 @@ const _: () = assert!(2 * TEMPLATE_DEPTH_MAX * 16 * 1024 < STACK_SERVER);
 /// short list could run for years.
 pub(crate) const TEMPLATE_STEPS_MAX: usize = 1_000_000;
 /// Steps of all templates at a start, which are the result of several updates. Agents wait at most
-/// two seconds meanwhile, and then start the rendered workloads; the others have failed.
+/// two seconds meanwhile, and then start the rendered workloads. Those that are not rendered have
+/// failed.
 pub(crate) const TEMPLATE_START_STEPS: usize = 1_600_000;
 /// Divisor of these steps: one part is shared evenly by all workloads, the rest is for workloads
 /// that need more.

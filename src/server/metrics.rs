@@ -48,7 +48,7 @@ pub type NumbersRequest = Sender<String>;
 /// Requests the numbers from the server. Returns `None` when it has ended, or is busy for long.
 pub fn requested(requests: &Sender<NumbersRequest>) -> Option<String> {
     let (reply, numbers) = bounded(1);
-    requests.try_send(reply).ok()?;
+    requests.try_send(reply).ok()?; // Full: the server is busy.
     numbers.recv_timeout(METRICS_WAIT_MAX).ok()
 }
 

@@ -133,7 +133,7 @@ fn run_all(
         };
         let bytes = run_one(entry, output_max, input, cancel)?;
         if bytes == *input {
-            continue;
+            continue; // This hook has changed nothing.
         }
         log::debug!("Hook '{}' changed the update.", entry.name);
         // The output is read before the next hook gets it, so that an error names the hook that

@@ -372,7 +372,7 @@ pub fn open(folder: &Path) -> Result<Option<Found>, UnusableFolder> {
     let new = folder.join(NEW_FILE);
     let previous = folder.join(PREVIOUS_FILE);
     // First, the newest state. It is in the new file if the last write ended before its renames.
-    let unfinished = read(&new).ok();
+    let unfinished = read(&new).ok(); // A file that was written in part counts as none.
     let reason = match (read(&newest), unfinished) {
         // All writes were finished.
         (Ok(state), None) => return Ok(Some(found(folder, state))),

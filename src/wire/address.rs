@@ -51,7 +51,7 @@ impl ServerUrl {
         }
         let shown = without_passwords(text);
         let mut error = format!("Wrong server address format: '{shown}'.");
-        // Only for sockets: scripts compare the text of the others.
+        // Only for sockets: scripts compare the text for other addresses.
         if text.starts_with("unix:") {
             error.push(' ');
             error.push_str(&no_socket_path());

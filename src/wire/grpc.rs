@@ -222,6 +222,7 @@ const TIMER_SLACK_NS: u64 = 50_000_000;
 /// kernel wakes it once for both.
 pub(crate) fn with_late_timers<T>(start: impl FnOnce() -> T) -> T {
     let own = current_timer_slack().ok().and_then(NonZeroU64::new);
+    // If this fails, the timers only wake the thread more often.
     let _ = set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
     let started = start();
     let _ = set_current_timer_slack(own);

@@ -46,7 +46,7 @@ pub struct Outbox {
 /// Who sends a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Delivery {
-    /// The thread that sends to all peers: others need not wait meanwhile.
+    /// The thread that sends to all peers: the thread that puts the message need not wait.
     ByThread,
     /// The thread that puts it, if it is small and the next: its receiver waits for it, and waking
     /// another thread would take longer than sending it.
@@ -80,7 +80,7 @@ impl Encoded {
         })
     }
 
-    /// Several of them, one behind the other.
+    /// Several states, one behind the other.
     pub fn together(states: &[Arc<Self>]) -> Arc<Self> {
         let mut bytes = Vec::new();
         for state in states {

@@ -158,8 +158,8 @@ impl Semaphore {
         self.permit(amount)
     }
 
-    /// The thread to unpark: that of the first waiter, when enough is free. Only that one, since each
-    /// later one waits for it.
+    /// The thread to unpark: that of the first waiter, when enough is free. Only the first,
+    /// since each later waiter waits for it.
     fn thread_to_wake<'s>(&self, state: &'s State) -> Option<&'s Thread> {
         let free = self.capacity.saturating_sub(state.in_flight);
         if free < self.free_to_wake {

@@ -92,6 +92,7 @@ impl Streams {
             Ok(hello) => hello,
             Err(status) => {
                 warn_refused(&from, status.message());
+                // The client may be gone already.
                 let _ = wait_at_most(responses.fail(status), PEER_STUCK);
                 return;
             }
@@ -135,7 +136,7 @@ impl Streams {
         let is_served = self.pass_on(peer, client, longest, requests);
         in_flight.stream_ended();
         if is_served {
-            let _ = self.inbox.send(PeerEvent::Closed { peer });
+            let _ = self.inbox.send(PeerEvent::Closed { peer }); // Gone only when the server ends.
         }
     }
 
@@ -285,6 +286,6 @@ fn warn_not_decoded(from: &str, reason: &str) {
 /// Names this thread after its peer, for people who look at the process.
 fn name_thread(peer: &str) {
     if let Ok(name) = std::ffi::CString::new(format!("rx:{peer}")) {
-        let _ = rustix::thread::set_name(&name);
+        let _ = rustix::thread::set_name(&name); // Without it the thread keeps its earlier name.
     }
 }

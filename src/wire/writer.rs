@@ -73,7 +73,7 @@ pub(crate) struct SharedStream {
 
 impl SharedStream {
     /// Sends the queued messages on the calling thread. Leaves them to the thread of the stream if
-    /// that one holds the stream at this moment.
+    /// that thread holds the stream at this moment.
     pub(crate) fn send_now(&self) {
         let Some(mut stream) = self.stream.try_lock() else {
             self.waker.wake_by_ref();

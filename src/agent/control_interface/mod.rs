@@ -313,8 +313,8 @@ impl ControlInterface {
         self.hub.shared.wake.set();
     }
 
-    /// Ends the requests of the container, and keeps the session for the next one. Responses to them
-    /// are not for that one.
+    /// Ends the requests of the container, and keeps the session for the next container, which gets
+    /// no responses to these requests.
     pub(crate) fn container_gone(&self) {
         self.hub.shared.begin_generation(&self.interface);
     }

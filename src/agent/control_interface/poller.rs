@@ -180,7 +180,7 @@ impl<C: Clock> Poller<C> {
         if !is_busy && let Some(next) = self.next_large(now) {
             next.begin_turn(now);
         }
-        // Finally: the one that is read has less time if others wait.
+        // Finally: the link that is read has less time if other links wait.
         let others_wait = self.links.iter().any(PipeLink::is_waiting);
         for link in &mut self.links {
             if let Some(large) = &mut link.large {

@@ -116,9 +116,9 @@ pub(crate) struct UnneededImage {
 /// The decision about an unneeded image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// It is gone, cannot be removed, or belongs to others: forget it.
+    /// The image is gone, cannot be removed, or belongs to others than this agent: forget it.
     Forget,
-    /// A container uses it, or a needed version names it: keep it for now.
+    /// A container uses the image, or a needed version names it: keep it for now.
     Keep,
     Remove {
         removal: ImageRemoval,
@@ -524,7 +524,7 @@ impl Version {
         let mut superseded = Vec::new();
         for image in &mut self.images {
             if image.is_superseded {
-                continue;
+                continue; // Its name belongs to another image, so its id stays.
             }
             let found = if is_of_file(&image.name) {
                 store.of_instance(instance)
@@ -594,7 +594,7 @@ pub(super) fn decide(image: &UnneededImage, store: &ImageStore, needed: &Needed)
         return Decision::Keep;
     }
     if name.is_none() && !found.names.is_empty() {
-        return Decision::Forget; // Only others have named it.
+        return Decision::Forget; // Only others than this agent have named it.
     }
     whole(found, name)
 }
@@ -672,10 +672,10 @@ impl LedgerFolder {
             let entry = entry.map_err(|error| failed(&self.agents, error))?;
             let name = entry.file_name();
             let Some(name) = name.to_str() else {
-                continue;
+                continue; // No agent makes such a name.
             };
             let Some(agent) = name.strip_suffix(self.ending) else {
-                continue;
+                continue; // Not the folder of an agent.
             };
             if agent == self.agent {
                 continue;

@@ -439,7 +439,8 @@ impl<C: Clock> WorkloadRecords<C> {
     // --------------------------------------- containers that an earlier agent prepared
 
     /// Takes the containers that an earlier agent has prepared out of the list, and returns them with
-    /// their purposes. One of a staged or desired instance waits for its start; others are removed.
+    /// their purposes. A container of a staged or desired instance waits for its start. All other
+    /// prepared containers are removed.
     pub(super) fn take_prepared(
         &self,
         name: &Name,

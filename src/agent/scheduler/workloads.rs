@@ -1139,9 +1139,9 @@ impl<C: Clock> WorkloadRecords<C> {
         record.start_wait.blocked.is_some() && !has_finished(desired, &self.store)
     }
 
-    /// The workloads that must stop before this one is paused: they need it to run, must be paused
-    /// as well, and may have a container. None if this one is not in use: then a wait for them would
-    /// protect nothing, and its start could begin meanwhile.
+    /// The workloads that must stop before the workload `name` is paused: they need it to run, must be
+    /// paused as well, and may have a container. None if `name` is not in use: then a wait for them
+    /// would protect nothing, and its start could begin meanwhile.
     fn dependents_to_pause_before(&self, name: &Name) -> BTreeMap<String, DeleteCondition> {
         let mut dependents = BTreeMap::new();
         let Some(record) = self.records.get(name) else {

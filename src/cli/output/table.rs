@@ -256,8 +256,8 @@ impl Table {
         column > 0 && !self.is_state(column) && !self.most_wanted.contains(&heading)
     }
 
-    /// The rows without columns: the last cell of each stands below the others, and those continue
-    /// in further lines.
+    /// The rows without columns: the last cell of each row stands below its other cells, which
+    /// continue in further lines.
     fn plain_lines(&self, columns: usize) -> Vec<String> {
         let mut lines = Vec::new();
         for row in &self.rows {

@@ -61,7 +61,7 @@ impl Context<'_> {
             };
             update.read(self.link)?;
             if Some(update.id) == followed {
-                continue;
+                continue; // This command has followed it to its end already.
             }
             let state = self.present(&names)?.state;
             // After a rollback all must run again, since it is unknown which of them ran before.
@@ -149,7 +149,7 @@ impl Context<'_> {
 struct Present {
     /// The desired instances.
     wanted: Vec<InstanceName>,
-    /// The wait for their starts, and for the ends of all others.
+    /// The wait for the starts of the desired instances, and for the ends of all other instances.
     state: WaitState,
     /// A complete state with their workloads as the agents get them.
     effective: Node,

@@ -135,7 +135,7 @@ impl ClientTrial {
         let mut keeping = 0;
         for instance in &accepted.added {
             if instance.agent.is_empty() {
-                continue;
+                continue; // Without an agent it is never started.
             }
             let mut member = member(instance, effective);
             member.ran = ran_names.contains(&instance.workload);

@@ -30,8 +30,8 @@ pub struct PathFacts {
     inode: u64,
     /// The number of a device, else 0.
     number: u64,
-    /// Size and time of modification (seconds, nanoseconds) of a file; of others they change
-    /// without meaning.
+    /// Size and time of modification (seconds, nanoseconds) of a file. `None` for all other entries,
+    /// where they change without meaning.
     content: Option<(u64, i64, i64)>,
 }
 

@@ -575,6 +575,7 @@ impl Commands {
             let name = format!("exec:{workload}");
             let started = threads::spawn(name, STACK_WORKLOAD, move || {
                 let outcome = command.run();
+                // There is room for each running command.
                 let _ = send_ended.send(command.ended(outcome));
                 wake();
             });
@@ -582,6 +583,7 @@ impl Commands {
                 // Report this as its result. Its slot becomes free when the result is taken.
                 let outcome = Outcome::fails(format!("no thread: {error}"));
                 let probe = EndedProbe { key, outcome };
+                // There is room here as well.
                 let _ = self.send_ended.try_send(EndedCommand { workload, probe });
                 (self.wake)();
             }

@@ -504,7 +504,7 @@ impl Rollouts {
             let affected = open.record.change_set.workloads.get(name);
             let ran = affected.is_some_and(|affected| affected.ran);
             let Some(member) = self.member(name, ran, None, updates) else {
-                open.window.remove(name);
+                open.window.remove(name); // It has no agent, so nothing of it can be observed.
                 continue;
             };
             let member = with_state(member, *continues, updates);
@@ -624,7 +624,7 @@ fn with_state(member: Member, continues: bool, updates: &Updates) -> Member {
         };
     }
     // A present state belongs to an older instance of the same name, which this update replaces or
-    // an earlier one still stops. If that one has started, its end will be reported first.
+    // an earlier update still stops. If the older instance has started, its end is reported first.
     Member {
         keeps_name: state.is_some_and(is_of_older_instance),
         ..member
@@ -686,7 +686,7 @@ fn dependents(
     while let Some((needed, on_failure)) = next.pop() {
         for name in updates.workloads().dependents.of(&needed) {
             if change_set.is_changed(name) {
-                continue;
+                continue; // It belongs to the update itself.
             }
             // If it needs several, the strictest consequence applies.
             let is_stricter = match dependents.get(name) {

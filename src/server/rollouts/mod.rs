@@ -432,7 +432,7 @@ impl Rollouts {
         let mut chosen = None;
         for (index, ended) in self.ended_of(kind) {
             if ended.record.change_set.is_empty() {
-                continue;
+                continue; // It has been shrunk already.
             }
             let of_source = sources[ended.record.source.as_str()].bytes;
             let size = (of_source, ended.bytes);
@@ -481,6 +481,7 @@ fn block_of(workload: &Workload) -> Option<UpdateBlock> {
     if !config.contains("update") && !config.contains('\\') {
         return None;
     }
+    // The state of the instance has the mistake in a block that cannot be read.
     lifecycle::of_config(&workload.runtime, config)
         .ok()??
         .update
@@ -547,7 +548,7 @@ impl Rollouts {
 }
 
 /// Keeps only these fields in each entry of the map `part`. The conversion to the wire would leave
-/// out the others as well, but only after masks have selected and memory was counted.
+/// out all other fields as well, but only after masks have selected and memory was counted.
 fn retain_in_entries(fields: &mut Entries, part: &str, kept: &[&str]) {
     let Some(Node::Map(entries)) = fields.get_mut(part) else {
         return;

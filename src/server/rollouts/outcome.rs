@@ -531,7 +531,7 @@ fn undone_states(change_set: &ChangeSet, why: &str, updates: &Updates) -> Vec<Wo
         let Some(new) = &affected.new else { continue };
         let state = workloads.states.get(new);
         if new.agent.is_empty() || state.is_some_and(has_result) {
-            continue;
+            continue; // The command line does not wait for it.
         }
         let text = format!("rolled back: {why}");
         let state = ExecutionState::with_info(Phase::FailedExecFailed, text);

@@ -452,7 +452,7 @@ impl Rollouts {
     pub(crate) fn prepared_reported(&mut self, agent: &Name, reports: &[PreparedInstance]) {
         for report in reports {
             if report.instance.agent != *agent {
-                continue;
+                continue; // An agent may only report its own instances.
             }
             for open in self.open.values_mut() {
                 self.is_outdated |= open.report(report);

@@ -76,7 +76,7 @@ pub struct ConnectedAgent {
 /// The consequence of a new connection of an agent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// It is refused, since too much waits for others.
+    /// It is refused, since too many bytes wait for other peers.
     NoCapacity,
     /// It is ignored, since a newer one was announced before it.
     Outdated,
@@ -119,7 +119,7 @@ impl Sessions {
         }
     }
 
-    /// Adds the stream of an agent, and sends it these states of the others. Returns the
+    /// Adds the stream of an agent, and sends it these states of other agents. Returns the
     /// changes for subscribers.
     pub(crate) fn open_agent(
         &mut self,

@@ -225,7 +225,7 @@ impl Sessions {
             };
             let has_own = agents.contains(&peer.name);
             if has_own && agents.len() == 1 {
-                continue;
+                continue; // All states are its own.
             }
             let foreign = each
                 .iter()

@@ -613,7 +613,8 @@ impl Publication<'_> {
                 continue;
             }
             match self.delivery(&subscriber, event.as_ref()) {
-                // The others have the same masks, so there is no event for them either.
+                // The other subscribers of this group have the same masks, so there is no event for
+                // them either.
                 Some(EventDelivery::Nothing) => return,
                 Some(EventDelivery::Lost) => self.ended.push((subscriber.key, EVENTS_LOST)),
                 None => self.ended.push((subscriber.key, TOO_MANY_FIELDS)),

@@ -31,8 +31,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Usage reads of one workload that wait for samples. Our agents forward one at a time, others have
-/// no bound.
+/// Usage reads of one workload that wait for samples. Our agents forward one at a time, agents of
+/// Eclipse Ankaios have no bound.
 pub(crate) const USAGE_READS_OF_WORKLOAD: usize = 4;
 /// Usage reads of one stream that wait for samples.
 const USAGE_READS_OF_STREAM: usize = 16;

@@ -444,7 +444,7 @@ impl Workloads {
         for is_last_pass in [source.is_update(), true] {
             for name in std::mem::take(&mut names) {
                 let Some(workload) = change.workload(&self.desired, name) else {
-                    rendered.insert(name.clone(), None);
+                    rendered.insert(name.clone(), None); // It is deleted.
                     continue;
                 };
                 let result = if source.is_update() {

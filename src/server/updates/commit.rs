@@ -218,7 +218,7 @@ impl Updates {
         effects.push(Effect::Broadcast(for_agents.removed));
         for (agent, plan) in per_agent(&added, for_agents.deletes) {
             if !self.is_connected(&agent) {
-                continue;
+                continue; // Its next hello is answered with all its workloads.
             }
             for deleted in &plan.deleted {
                 self.deletes.note_sent(deleted);

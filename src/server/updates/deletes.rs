@@ -187,7 +187,7 @@ impl Deletes {
                 }
             }
             if dependencies.len() == conditions.len() {
-                continue;
+                continue; // All are still waited for, so the order stays.
             }
             log::debug!("The delete of '{instance}' has to wait for fewer workloads.");
             let deleted = DeletedWorkload {

@@ -456,8 +456,8 @@ impl EntriesInReach {
         Node::Map(tree)
     }
 
-    /// The new, changed and deleted entries of `new`. It has only the entries in reach; all others
-    /// are unchanged.
+    /// The new, changed and deleted entries of `new`, which has only the entries in reach. Entries
+    /// out of reach are unchanged.
     fn differences<K, V: PartialEq>(
         &self,
         old: &BTreeMap<K, V>,

@@ -22,7 +22,7 @@ use ankaios_model::workload::{ConfigItem, RestartPolicy, Workload};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Modes that one workload may name. The server keeps each name; a vehicle has a handful.
+/// Most modes that a workload may name. The server keeps each name. A vehicle has a handful.
 const MODES_OF_WORKLOAD: usize = 64;
 
 /// Workloads with their own agents.

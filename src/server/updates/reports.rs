@@ -74,7 +74,7 @@ impl Updates {
         let mut lost = Vec::new();
         for (instance, _) in self.workloads.states.of_agent(name) {
             if self.workloads.placeholders.contains(&instance) {
-                continue;
+                continue; // The state is the server's own, and is not lost with the agent.
             }
             // A state of an instance that was never wanted is not kept without its agent.
             let phase = if never_wanted.contains(&instance) {
@@ -230,7 +230,7 @@ impl Updates {
             let state = ExecutionState::with_info(Phase::PendingInitial, &**text);
             let known = self.workloads.states.get(instance);
             if known == Some(&state) {
-                continue;
+                continue; // It is shown already.
             }
             // A state that an agent has reported stays: an instance of the same name is active, or
             // an earlier one still stops.

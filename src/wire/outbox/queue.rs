@@ -386,6 +386,7 @@ impl Queue {
             return;
         }
         // First the numbers of dropped lines. They are short and few, so their room is not checked.
+        // Without room one is lost, as the lines would be.
         let mut streams = Vec::new();
         for stream in self.dropped.keys() {
             let (request, _) = stream;
@@ -396,7 +397,7 @@ impl Queue {
         for stream in streams {
             let _ = self.push_missing(stream);
         }
-        // Then the lines.
+        // Then the lines, whose room was checked.
         for piece in pieces {
             let _ = self.push_bytes(MessageKind::Log, piece);
         }

@@ -33,8 +33,8 @@ pub(crate) struct PreparedRecord {
     /// `None` while it is being created.
     container: Option<String>,
     level: String,
-    /// The boot in which it was prepared: after another one nothing is initialised, and devices may
-    /// be others.
+    /// The boot in which the container was prepared. After another boot nothing is initialised, and
+    /// devices may have changed.
     boot: String,
     /// Digest of the workload and of the arguments of the create.
     definition: String,
@@ -101,6 +101,7 @@ impl PreparedRecord {
         if level < PrepareLevel::Create || self.boot != boot || boot.is_empty() {
             return None;
         }
+        // A workload that cannot be created now is not that of the recorded container.
         let new = new_container(agent_folder, added).ok()?;
         let arguments = connector.create_arguments(&new).ok()?;
         if self.definition != definition(&added.workload, &arguments) {
