@@ -89,7 +89,7 @@ fn is_stopped(name: &str, reasons: &Reasons) -> bool {
 /// Refuses a workload that is not stopped and does not run either: a start would change nothing.
 fn check_not_ended(name: &str, reasons: &Reasons) -> Result<()> {
     let Some(first) = reasons.rows_of(name).next() else {
-        return Ok(());
+        return Ok(()); // Without an instance there is no state to show; the server decides.
     };
     if reasons.rows_of(name).any(is_active) {
         return Ok(());

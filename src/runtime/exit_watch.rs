@@ -121,7 +121,7 @@ const SPARE_DESCRIPTORS: u64 = 32;
 /// number, so the number shows how many are in use.
 fn leaves_enough(descriptor: BorrowedFd<'_>) -> bool {
     let Some(limit) = getrlimit(Resource::Nofile).current else {
-        return true;
+        return true; // There is no limit.
     };
     let number = u64::try_from(descriptor.as_raw_fd());
     number.is_ok_and(|number| number + SPARE_DESCRIPTORS < limit)

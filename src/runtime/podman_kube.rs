@@ -606,7 +606,7 @@ impl RuntimeConnector for PodmanKubeConnector {
         let instance = instance_of(id)?;
         self.remove_left_over(&instance.workload, None)?;
         let Some(config) = self.recall(&instance)? else {
-            return Ok(());
+            return Ok(()); // It is deleted, or was never made.
         };
         // If the ids cannot be read, the pods are found by their names.
         let pods = self.pods_of(&instance).ok().flatten();

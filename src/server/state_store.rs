@@ -217,7 +217,7 @@ impl StateStore {
         let begin = SystemClock.now();
         let limit = self.wait_left(begin);
         if !self.has_writer || limit.is_zero() {
-            return;
+            return; // None attempts it, or earlier waits have used the budget.
         }
         let is_late = wait.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
         self.waited(begin, SystemClock.now());

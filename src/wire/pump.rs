@@ -559,7 +559,7 @@ impl Connection {
 
     fn open_grpc(&mut self) -> Result<(), PumpError> {
         let Some(open) = self.open.take() else {
-            return Ok(());
+            return Ok(()); // It is open already.
         };
         self.until = None;
         match open(&self.link) {

@@ -232,7 +232,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         let Some(semaphore) = &self.semaphore else {
-            return;
+            return; // A permit of no semaphore holds nothing.
         };
         let mut state = semaphore.state.lock();
         state.in_flight -= self.amount;

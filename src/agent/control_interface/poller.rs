@@ -576,7 +576,7 @@ impl PipeLink {
         if let Some(absent) = &self.absent
             && absent.next > now
         {
-            return;
+            return; // No reader yet, and the next look for one is not due.
         }
         let mut budget = PIPE_TURN;
         while budget > 0 {

@@ -591,13 +591,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// end is the reason to show, and the failed probe only follows from it.
     fn has_ended_unnoticed(&self) -> bool {
         if !self.is_watched {
-            return false;
+            return false; // No report of an end is outstanding.
         }
         let (Some(mut connector), Some(id)) = (self.connector(), &self.container) else {
             return false;
         };
         let Ok(listed) = connector.list() else {
-            return false;
+            return false; // Unknown, so the failed probe is the reason to show.
         };
         for found in listed {
             if found.id == *id {

@@ -234,7 +234,7 @@ impl<C: Clock> ProberLoop<C> {
         let mut message = [0_u8; NOTIFICATION_MAX];
         for _ in 0..NOTIFICATIONS_IN_A_ROW {
             let Ok((length, _)) = recv(&socket, &mut message[..], RecvFlags::empty()) else {
-                return;
+                return; // None waits any more.
             };
             let now = self.clock.now();
             self.table.notified(key, &message[..length], now);

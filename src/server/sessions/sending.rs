@@ -30,7 +30,7 @@ impl ResponseCapacity<'_> {
     pub(crate) fn poll_room(&mut self, peer: PeerId) -> bool {
         let sessions = self.sessions;
         let Some(PeerSession { peer, outbox }) = sessions.sessions.get(&peer) else {
-            return true;
+            return true; // The stream has ended: its response is dropped at once.
         };
         let by_source = &mut self.unsent_by_source;
         outbox.poll_room_for_response(
@@ -94,7 +94,7 @@ impl Sessions {
             return;
         };
         if self.failed.contains(&id) {
-            return;
+            return; // It was logged with its first failure.
         }
         let _source = log_source(peer.source.clone());
         log::warn!("Closing the connection of '{}': {error}.", peer.name);
@@ -187,7 +187,7 @@ impl Sessions {
         event: &Arc<Encoded>,
     ) -> Result<(), OutboxError> {
         let Some(session) = self.sessions.get(&key.peer) else {
-            return Ok(());
+            return Ok(()); // The stream has ended: the event has no receiver.
         };
         session.outbox.put_state(key.id.clone(), event)
     }

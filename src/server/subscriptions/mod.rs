@@ -387,7 +387,7 @@ impl Subscriptions {
             workload, agent, ..
         } = instance;
         let Some(peer) = sessions.of_agent(agent) else {
-            return;
+            return; // The subscriptions have ended with the stream of the agent.
         };
         let mut denied = Vec::new();
         for (key, subscription) in self.of(SubscriptionKind::Events) {
@@ -414,7 +414,7 @@ impl Subscriptions {
         effects: &mut Effects,
     ) {
         let Some(peer) = sessions.of_agent(&instance.agent) else {
-            return;
+            return; // The collections have ended with the stream of the agent.
         };
         self.end(
             |kind, key, _| {
