@@ -88,6 +88,9 @@ pub enum CliError {
 /// What most functions of commands return.
 pub(crate) type Result<T, E = CliError> = std::result::Result<T, E>;
 
+/// The way out when a server ends that has answered before.
+pub(crate) const SERVER_STOPPED: &str = "start the server again if it was stopped, or see its log";
+
 /// Texts that a server writes before the quoted reason of a refusal, the outermost first. Only the
 /// first one is shown: scripts match it.
 const REFUSAL_FRAMES: [&str; 3] = [
@@ -244,10 +247,7 @@ impl CliError {
                 &format!("this is ank {VERSION}; use an ank with the server's major version"),
             ),
             StreamEnd::Closed | StreamEnd::Lost(_) | StreamEnd::RefusedByTls(_) if understood => {
-                Self::Ended(
-                    end,
-                    "start the server again if it was stopped, or see its log",
-                )
+                Self::Ended(end, SERVER_STOPPED)
             }
             StreamEnd::Refused { .. } => {
                 Self::Ended(end, "correct what the server names, or see its log")

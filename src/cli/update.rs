@@ -8,7 +8,9 @@
 
 use super::apply::check_agent;
 use super::args::{Format, ListArguments, RunArguments};
-use super::error::{CliError, ExitCode, Result, counted, meant_or, reason_of_refusal, shown};
+use super::error::{
+    CliError, ExitCode, Result, SERVER_STOPPED, counted, meant_or, reason_of_refusal, shown,
+};
 use super::get::check_listed;
 use super::modes;
 use super::output::{
@@ -63,7 +65,19 @@ use trial::Earlier;
 impl Context<'_> {
     /// Sends the update and, unless `no_wait` is set, waits until its workloads have reached their
     /// states.
-    pub(crate) fn update_and_wait(&mut self, mut update: CliUpdate) -> Result<ExitCode> {
+    pub(crate) fn update_and_wait(&mut self, update: CliUpdate) -> Result<ExitCode> {
+        // The same rollback or restart would not be the same again.
+        let is_repeatable =
+            !update.is_rollback() && !update.is_restart() && !update.is_stop_or_start();
+        match self.send_and_wait(update) {
+            Err(CliError::Ended(end, SERVER_STOPPED)) if is_repeatable => {
+                Err(CliError::Ended(end, REPEAT_UPDATE))
+            }
+            result => result,
+        }
+    }
+
+    fn send_and_wait(&mut self, mut update: CliUpdate) -> Result<ExitCode> {
         // First check the update.
         self.check_modes(&mut update)?;
         if update.is_empty() {
@@ -462,6 +476,13 @@ fn workloads_of_absent_agents<'s>(
     }
     absent
 }
+
+/// The way out when the server ends during an update. The repeated command follows the open update.
+const REPEAT_UPDATE: &str = "start the server again if it was stopped, or see its log; then repeat the command with '--fail-on-error'";
+
+/// The way out when a workload does not run again after a rollback.
+const NOT_RESTORED_HINT: &str =
+    "correct the cause on its node (load a missing image), then 'ank restart NAME'";
 
 /// Adds a hint to the error of a server that did not accept an update.
 fn explained(error: CliError, update: &CliUpdate) -> CliError {
@@ -1691,7 +1712,7 @@ impl Context<'_> {
         if let Some(why) = self.restored(id, earlier, give_up)? {
             let text =
                 format!("update {id} failed and was rolled back, but not all is as before: {why}");
-            let hint = format!("'ank get workloads' shows what runs; the update failed{because}");
+            let hint = format!("{NOT_RESTORED_HINT}; the update failed{because}");
             self.output.error(one_line(&text), &hint);
             return Ok(ExitCode::NotRestored);
         }

@@ -119,6 +119,24 @@ fn signal_ends_awaited_events_with_an_error_code() {
 }
 
 #[test]
+fn killed_server_ends_apply_with_a_way_to_its_outcome() {
+    let mut cluster = Cluster::start(&[]);
+    let file = cluster.write("web.yaml", &manifest(&[workload("web", "run")]));
+    let path = file.display().to_string();
+    // It waits, since its agent is not connected.
+    let mut apply = cluster.start_ank(&["--wait-timeout", "36000", "apply", &path]);
+    wait_until("it is accepted", || {
+        apply.stdout().contains("Successfully applied")
+    });
+    cluster.kill_server();
+    assert_eq!(ended(&mut apply), 1);
+    let stderr = apply.stderr();
+    let hint = "hint: start the server again if it was stopped, or see its log; \
+                then repeat the command with '--fail-on-error'\n";
+    assert!(stderr.ends_with(hint), "{stderr}");
+}
+
+#[test]
 fn lost_connection_ends_events_unless_they_reconnect() {
     let mut cluster = Cluster::start(&[]);
     let mut ends = follow_configs(&cluster, &[]);

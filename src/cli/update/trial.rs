@@ -5,7 +5,7 @@
 //! Thread: `main`; the time is passed in. Owns: the health window. Takes: broadcast states. Gives:
 //! success, or the reason of the failure.
 
-use super::{GoalProgress, WaitState, wait};
+use super::{GoalProgress, NOT_RESTORED_HINT, WaitState, wait};
 use crate::error::{CliError, ExitCode, Result, reason_of_refusal};
 use crate::output::one_line;
 use crate::rows;
@@ -533,8 +533,7 @@ impl Context<'_> {
         if let Some(why) = missing {
             let text =
                 format!("the update failed and was rolled back, but not all is as before: {why}");
-            self.output
-                .error(one_line(&text), "'ank get workloads' shows what runs");
+            self.output.error(one_line(&text), NOT_RESTORED_HINT);
             return Ok(ExitCode::NotRestored);
         }
         if changed_by_others.is_empty() {

@@ -265,7 +265,8 @@ fn rollback_whose_old_workloads_do_not_run_ends_with_7() {
         assert_eq!(ran.result.unwrap(), ExitCode::NotRestored);
         let expected = format!(
             "error: update 4 failed and was rolled back, but not all is as before: {why}\n\
-             hint: 'ank get workloads' shows what runs; the update failed: why\n"
+             hint: correct the cause on its node (load a missing image), then 'ank restart NAME'; \
+             the update failed: why\n"
         );
         assert_eq!(ran.err, expected);
     }

@@ -206,7 +206,8 @@ fn undone_update_whose_old_workloads_do_not_run_ends_with_7() {
     let ran = run(steps);
     assert_eq!(ran.result.unwrap(), ExitCode::NotRestored);
     let error = "error: the update failed and was rolled back, but not all is as before: web: \
-                 Pending(Starting): 'x'\nhint: 'ank get workloads' shows what runs\n";
+                 Pending(Starting): 'x'\nhint: correct the cause on its node (load a missing image), \
+                 then 'ank restart NAME'\n";
     assert!(ran.err.ends_with(error), "{}", ran.err);
     assert_eq!(ran.server.updates.len(), 2);
 }
