@@ -524,7 +524,7 @@ impl<C: Clock> ImageKeeper<C> {
     /// names may belong to other images.
     fn survey_unseen(&mut self) {
         if self.uses > 0 || self.call.is_some() || self.is_damaged {
-            return;
+            return; // The end of a use or call tries again. Without a ledger no id is kept.
         }
         if let Some(kind) = self.unseen.pop_first() {
             self.survey(kind);
@@ -535,7 +535,7 @@ impl<C: Clock> ImageKeeper<C> {
     // [impl->swdd~agent-knows-images-before-their-use~1]
     fn save(&mut self) {
         if !self.is_unsaved || self.is_damaged {
-            return;
+            return; // A damaged file stays as it is, for the user.
         }
         match self.settings.folder.write(&self.ledger) {
             Ok(()) => self.is_unsaved = false,
@@ -555,7 +555,7 @@ impl<C: Clock> ImageKeeper<C> {
     /// - for a day, if the ledgers of other agents cannot be read or ours cannot be written.
     fn begin_pass(&mut self) {
         if self.is_damaged {
-            return;
+            return; // It is not known which images are ours, so none is removed.
         }
         let now = self.clock.now();
         if self.uses > 0 || self.call.is_some() {

@@ -261,7 +261,7 @@ impl<C: Clock> WorkloadRecords<C> {
             return false;
         };
         if control_loop.current().is_none() || record.runs(new) || record.starts_again() {
-            return false;
+            return false; // Nothing is stopped for the new instance.
         }
         if stage_of(new) == PrepareLevel::None || !self.may_prepare(new) {
             return false;

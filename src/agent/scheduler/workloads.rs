@@ -864,10 +864,10 @@ impl<C: Clock> WorkloadRecords<C> {
     /// about to be restarted or replaced: it would stop while they start.
     fn fulfils(&self, instance: &InstanceName) -> bool {
         let Some(record) = self.records.get(&instance.workload) else {
-            return true;
+            return true; // This agent plans nothing for it.
         };
         let Some(desired) = &record.desired else {
-            return true;
+            return true; // Nothing restarts or replaces it.
         };
         if record.start_wait.restarts_with.is_some() {
             return false;
