@@ -500,7 +500,8 @@ impl AgentExpectations {
         };
         for sent in &mut self.instances {
             let workload = &sent.added.workload;
-            if !workload.runtime_config.contains("restartWith") {
+            // One that waits to be replaced or deleted follows nobody any more.
+            if !sent.is_current || !workload.runtime_config.contains("restartWith") {
                 continue;
             }
             for (name, condition) in &workload.dependencies {
