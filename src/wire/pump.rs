@@ -665,21 +665,28 @@ impl Connection {
                     self.admitted -= count;
                 }
                 Err(error) if would_block(&error) => return Ok(sent),
-                // gRPC has ended. Its last bytes are still sent.
+                // gRPC has ended.
                 Ok(_) | Err(_) => {
-                    self.gate = None;
-                    self.until = Some(now + DRAIN_MAX);
+                    self.drain(now);
                     return Ok(bytes.len());
                 }
             }
             if self.admitted == 0
                 && let Some(gate) = &mut self.gate
+                && grpc.write_all(gate.take_insertion()).is_err()
             {
-                // gRPC's socket is nearly empty at the beginning, so this fails only when gRPC has
-                // ended, as the next write does then.
-                let _ = grpc.write_all(gate.take_insertion());
+                // gRPC has ended, or its socket is full: at the beginning only a peer that sends
+                // hundreds of pieces fills it. Without the insertion the connection must not go on.
+                self.drain(now);
+                return Ok(bytes.len());
             }
         }
+    }
+
+    /// Takes nothing more from the peer. The last bytes of gRPC are still sent.
+    fn drain(&mut self, now: Instant) {
+        self.gate = None;
+        self.until = Some(now + DRAIN_MAX);
     }
 
     /// Closes our end of gRPC's connection, which the kernel then does not watch any more.

@@ -148,6 +148,29 @@ fn bytes_that_the_gate_inserts_reach_grpc_in_their_place() {
     assert_eq!(client.at_grpc(|grpc| take(grpc)), b"greeting and more");
 }
 
+/// A socket takes some hundred writes, however short, and gRPC may not read for a moment.
+#[test]
+fn connection_ends_if_grpc_takes_no_insertion() {
+    let (mut pump, begin) = (Pump::new().unwrap(), SystemClock.now());
+    let (mut one, _two) = pair().unwrap();
+    let mut writes_max = 0;
+    while one.write(b"x").is_ok() {
+        writes_max += 1;
+    }
+    let client = client(&mut pump, begin);
+    for _ in 0..writes_max - 1 {
+        (&client.end).write_all(b"x").unwrap();
+        pump.wait(Some(Duration::from_millis(2)), || begin).unwrap();
+    }
+    (&client.end).write_all(b"greetingrest").unwrap();
+    run(&mut pump, begin);
+    let mut received = client.at_grpc(|grpc| take_all(grpc));
+    run(&mut pump, begin);
+    received.extend(client.at_grpc(|grpc| take_all(grpc)));
+    let text = String::from_utf8(received).unwrap();
+    assert!(text.ends_with("greeting"), "{text}");
+}
+
 #[test]
 fn silent_peer_has_no_connection_of_grpc_and_is_refused() {
     let (mut pump, begin) = (Pump::new().unwrap(), SystemClock.now());
