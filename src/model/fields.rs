@@ -7,7 +7,7 @@ pub mod reader;
 pub mod table;
 
 use super::field_path::is_filter_mask;
-use super::names::has_name_characters;
+use super::names::{excerpt, has_name_characters};
 use super::node::Node;
 use super::version::API_VERSION;
 use crate::limits::{NAME_MAX, SOCKET_PATH_MAX};
@@ -313,13 +313,20 @@ impl Text {
                 return Err(format!("expected {}, found an empty text", self.expected()));
             }
             if text.chars().count() > max {
-                return Err(format!("expected at most {max} characters, found '{text}'"));
+                return Err(format!(
+                    "expected at most {max} characters, found '{}'",
+                    excerpt(text)
+                ));
             }
         }
         if self.matches(text) {
             return Ok(());
         }
-        Err(format!("expected {}, found '{text}'", self.expected()))
+        Err(format!(
+            "expected {}, found '{}'",
+            self.expected(),
+            excerpt(text)
+        ))
     }
 }
 

@@ -11,6 +11,7 @@
 mod events;
 
 use crate::limits::{FOREIGN_MESSAGE_MAX, MESSAGE_MAX};
+use crate::names::excerpt;
 use events::{Event, Events, Properties};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -159,7 +160,7 @@ impl Yaml {
             Content::Plain(Plain::Null, text) if text.is_empty() => "nothing".to_owned(),
             Content::Plain(Plain::Null, _) => "null".to_owned(),
             Content::Plain(Plain::Boolean, text) => format!("boolean {text}"),
-            Content::Plain(_, text) => format!("number {text}"),
+            Content::Plain(_, text) => format!("number {}", excerpt(text)),
             Content::List(_) => "a list".to_owned(),
             Content::Map(_) => "a mapping".to_owned(),
         }

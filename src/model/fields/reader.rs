@@ -4,7 +4,7 @@
 //! agent.
 
 use super::{Field, Kind, Object, TAG, TYPE, Text};
-use crate::names::alternatives;
+use crate::names::{alternatives, excerpt};
 use crate::nearest::nearest;
 use crate::node::{Entries, Node};
 use crate::shown_text::without_passwords;
@@ -183,7 +183,8 @@ impl<'a> At<'a> {
         }
     }
 
-    /// The path from the outermost node, as people write it.
+    /// The path from the outermost node, as people write it. Of a long key it has the beginning: a
+    /// document can have a long key above thousands of problems.
     fn path(&self) -> String {
         let above = match self.parent {
             Some(parent) => parent.path(),
@@ -191,8 +192,8 @@ impl<'a> At<'a> {
         };
         match self.step {
             PathStep::Top => above,
-            PathStep::Key(key) if above.is_empty() => key.to_owned(),
-            PathStep::Key(key) => format!("{above}.{key}"),
+            PathStep::Key(key) if above.is_empty() => excerpt(key).into_owned(),
+            PathStep::Key(key) => format!("{above}.{}", excerpt(key)),
             PathStep::Index(index) => format!("{above}[{index}]"),
         }
     }
@@ -412,6 +413,7 @@ impl FieldReader<'_> {
         let expected = alternatives(texts);
         match &at.node.content {
             Content::Text(text) => {
+                let text = excerpt(text);
                 at.problem(format!("unknown value '{text}', expected {expected}"))
             }
             _ => at.expected(&expected),

@@ -38,6 +38,22 @@ fn check(extra: &str, violation: Option<&str>) {
     );
 }
 
+/// Each problem names its path. With a long key above them, they took gigabytes.
+#[test]
+fn long_key_is_shortened_in_each_problem_below_it() {
+    let key = "k".repeat(1000);
+    let workload = "{runtime: [], agent: [], runtimeConfig: [], unknown: 1}";
+    let text = format!("{{apiVersion: v1, workloads: {{{key}: {workload}}}}}");
+    let root = yaml::read(&text, Origin::Own).unwrap().root;
+    let found = read(&root, &STATE, DocumentKind::Manifest);
+    assert_eq!(found.unknown.len(), 1);
+    assert!(found.unknown[0].path.len() < 300);
+    assert!(found.problems.len() > 1);
+    for problem in &found.problems {
+        assert!(problem.path.len() < 300 && problem.message.len() < 400);
+    }
+}
+
 #[test]
 fn top_levels() {
     let long = "x".repeat(64);
