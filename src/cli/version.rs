@@ -14,6 +14,9 @@ use ankaios_platform::logging::utc_of;
 use ankaios_wire::expiry::warning;
 use std::time::SystemTime;
 
+/// The programs that agents call as container engines.
+const ENGINES: [&str; 2] = ["podman", "nerdctl"];
+
 /// The part of the state with versions and certificates; other servers have none.
 pub(crate) const PART: &str = "programs";
 
@@ -43,7 +46,10 @@ pub(crate) fn print(
         // Without its name: it comes with the version.
         let engines = text(&state, &[PART, "agents", name, "engine"]);
         for engine in engines.split(", ") {
-            if let Some((engine, version)) = engine.split_once(' ') {
+            // An agent cannot name another program in this way.
+            if let Some((engine, version)) = engine.split_once(' ')
+                && ENGINES.contains(&engine)
+            {
                 programs.push(program(engine, name, version));
             }
         }
@@ -128,7 +134,10 @@ mod tests {
 
     fn state(expires: u64) -> Node {
         let expires = ("certificateExpires", Node::Number(expires));
-        let engines = ("engine", Node::text("nerdctl 1.7.0, podman 4.3.1"));
+        let engines = (
+            "engine",
+            Node::text("nerdctl 1.7.0, podman 4.3.1, ank-server 9.9.9"),
+        );
         let agent = Node::map([("version", Node::text("1.0.9")), expires.clone(), engines]);
         let part = Node::map([
             ("version", Node::text("1.1.0 (ankaios-lite)")),
