@@ -28,6 +28,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The way to name the server where `-s` has another meaning, or none.
 const SERVER_URL_TIP: &str =
     "for the server write '--server-url <URL>', or '-s <URL>' before the command";
+/// The way out for an option that names a namespace.
+pub(crate) const NAMESPACE_TIP: &str = "leave it out: a cluster has no namespaces";
 /// Help pages: examples before the options.
 const PAGE: &str = "{about-with-newline}\n{usage-heading} {usage}{after-help}\n\n{all-args}";
 const EVERYWHERE: &str = "Options of all commands";
@@ -327,7 +329,7 @@ pub(crate) enum Get {
     #[command(after_help = "Examples:\n  ank get state -o json\n  \
                             ank get state desiredState.workloads.web\n  \
                             ank get state 'desiredState.workloads.*.agent' workloadStates\n  \
-                            ank get state -o manifest > backup.yaml    'ank apply backup.yaml' restores it")]
+                            ank get state -o manifest > backup.yaml    'ank apply --prune backup.yaml' restores it")]
     State {
         /// Format of the output; 'manifest' is the desired state as 'ank apply' reads it
         #[arg(short, long, value_parser = formats(&["yaml", "json", "manifest"]), default_value = "yaml", value_name = "FORMAT")]
@@ -622,7 +624,8 @@ pub(crate) struct ApplyArguments {
     #[arg(short, long, value_parser = formats(&["text", "json"]), default_value = "text", value_name = "FORMAT", requires = "dry_run")]
     pub(crate) output: Format,
     /// Roll back when a workload fails or is not healthy in time; exit with 5 then, or 7 if what
-    /// was there does not run again
+    /// was there does not run again. Watched by this command only; for a rollback by the server use
+    /// 'lifecycle.update'
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) rollback: bool,
     /// Try it also when the server has rolled the same update back before
@@ -1011,15 +1014,17 @@ fn is_digits(text: &str) -> bool {
 
 /// Adds a tip to the error of `-s` after a command, and to that of an unknown command.
 fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
-    if let Some(tip) = tip_for_option(&error) {
-        add_tip(&mut error, tip);
+    if let Some(tip) = tip_for_option(&error, words) {
+        // The nearest name would be a guess.
+        error.remove(ContextKind::SuggestedArg);
+        add_tip(&mut error, &tip);
         return error;
     }
     let Some(unknown) = unknown_command(&error) else {
         return error;
     };
     let command = innermost_command(words);
-    if let Some(tip) = tip_for_habit(command.get_name(), &unknown) {
+    if let Some(tip) = tip_for_habit(command.get_name(), &unknown, words) {
         // The nearest name would be a guess.
         error.remove(ContextKind::SuggestedSubcommand);
         add_tip(&mut error, &tip);
@@ -1039,24 +1044,44 @@ fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     error
 }
 
-/// The tip for an option that a command does not have, but that other commands or tools have.
-fn tip_for_option(error: &clap::Error) -> Option<&'static str> {
+/// The tip for an option or argument that a command does not have, but that other commands or
+/// tools have.
+fn tip_for_option(error: &clap::Error, words: &[OsString]) -> Option<String> {
     if error.kind() != ErrorKind::UnknownArgument {
         return None;
     }
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
-    match unknown.as_str() {
-        "-s" => Some(SERVER_URL_TIP),
+    let tip = match unknown.as_str() {
+        "-s" => SERVER_URL_TIP,
         "-l" | "--selector" => {
-            Some("name the workloads; only 'ank logs -l KEY=VALUE' chooses them by their tags")
+            "name the workloads; only 'ank logs -l KEY=VALUE' chooses them by their tags"
         }
-        "-A" | "--all-namespaces" | "--namespace" => {
-            Some("leave it out: a cluster has no namespaces")
+        "-A" | "--all-namespaces" | "--namespace" => NAMESPACE_TIP,
+        "-n" if !is_number(&word_after(words, "-n")?.into()) => NAMESPACE_TIP,
+        "--no-headers" => "there is no such option; '-o name' prints names without a heading",
+        "-f" | "--file" | "--filename" if words.iter().any(|word| word == "delete") => {
+            let file = word_after(words, unknown).unwrap_or_else(|| "FILE".to_owned());
+            return Some(format!(
+                "'ank apply -d {file}' deletes the workloads and configs of a manifest"
+            ));
         }
-        _ => None,
-    }
+        name if !name.starts_with('-') && innermost_command(words).get_name() == "describe" => {
+            return Some(format!(
+                "it takes one name, without its kind: 'ank describe {name}'"
+            ));
+        }
+        _ => return None,
+    };
+    Some(tip.to_owned())
+}
+
+/// The word that follows the first `word`.
+fn word_after(words: &[OsString], word: &str) -> Option<String> {
+    let mut words = words.iter();
+    words.find(|found| *found == word)?;
+    Some(words.next()?.to_string_lossy().into_owned())
 }
 
 /// The unknown command of an error; `None` if it has another cause.
@@ -1086,7 +1111,7 @@ fn innermost_command(words: &[OsString]) -> Command {
 }
 
 /// The tip for a command that other tools have.
-fn tip_for_habit(command: &str, word: &str) -> Option<String> {
+fn tip_for_habit(command: &str, word: &str, words: &[OsString]) -> Option<String> {
     let tip = match (command, word) {
         ("ank", "ps" | "ls" | "list" | "status") => "'ank get workloads' lists the workloads",
         ("ank", "rm" | "remove" | "kill") => {
@@ -1104,10 +1129,21 @@ fn tip_for_habit(command: &str, word: &str) -> Option<String> {
         }
         ("ank", "create" | "deploy") => "'ank apply FILE' creates and updates workloads",
         ("ank", "log") => "'ank logs NAME' prints what a workload wrote",
-        ("ank", "events") => "'ank get events' prints changes as they happen",
-        ("ank", "nodes") => "'ank get agents' lists the agents",
+        ("ank", "events") => "'ank get events --since 1h' prints what happened in the last hour",
+        ("ank", "stats") => "'ank top' shows how much CPU and memory workloads and nodes use",
+        ("ank", "show" | "inspect") => {
+            "'ank describe NAME' shows all that is known of a workload or an agent"
+        }
+        ("ank", "rollout") => {
+            "'ank get updates' lists guarded updates, 'ank rollback' rolls one back"
+        }
+        ("ank", "node" | "nodes") => "'ank get agents' lists the agents",
         ("get", "nodes" | "node") => "'ank get agents' lists the agents",
         ("get", "pods" | "pod" | "containers") => "'ank get workloads' lists the workloads",
+        ("delete", "pod" | "pods" | "container" | "containers") => {
+            let name = word_after(words, word).unwrap_or_else(|| "NAME".to_owned());
+            return Some(format!("'ank delete workload {name}' deletes a workload"));
+        }
         ("delete" | "run", name) if nearest(name, ["workload", "config"]).is_some() => return None,
         ("delete", name) => {
             return Some(format!(

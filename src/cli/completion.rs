@@ -144,8 +144,10 @@ fn candidates(command: &str, argument: &str) -> Option<Candidates> {
         ("update", "names") | (_, "id") => Candidates::of(UPDATES, updates),
         (_, "names") => Candidates::of(WORKLOADS, workloads),
         ("describe", "name") => Candidates::of(ALL_NAMES, workloads_and_agents),
+        ("events", "masks") => Candidates::of(ALL_NAMES, masks_or_names),
         ("state", "masks") => Candidates::of(ALL_NAMES, masks_and_parts_on_request),
         (_, "masks" | "masks_and_file") => Candidates::of(ALL_NAMES, masks),
+        ("wait", "state") => None, // Clap knows its few values.
         (_, "state") => Candidates::without_server(|_| states()),
         (_, "runtime") => Candidates::without_server(|_| runtimes()),
         (_, "mode") => Candidates::of(MODES, named_modes),
@@ -174,6 +176,20 @@ fn workloads_and_agents(state: &Node) -> BTreeSet<String> {
     let mut names = workloads(state);
     names.extend(agents(state));
     names
+}
+
+/// What `ank get events` takes in the typed words.
+fn masks_or_names(state: &Node) -> BTreeSet<String> {
+    candidates_of_events(&words_of_command_line(), state)
+}
+
+/// Names of workloads and agents after `--since`, masks without it.
+fn candidates_of_events(words: &[OsString], state: &Node) -> BTreeSet<String> {
+    let mut words = words.iter();
+    if words.any(|word| word.as_encoded_bytes().starts_with(b"--since")) {
+        return workloads_and_agents(state);
+    }
+    masks(state)
 }
 
 fn masks_and_parts_on_request(state: &Node) -> BTreeSet<String> {
@@ -394,6 +410,27 @@ mod tests {
             assert_eq!(found, expected, "{command} {argument}");
             assert!(of_state(&Node::empty()).is_empty(), "{command} {argument}");
         }
+    }
+
+    #[test]
+    fn past_events_are_of_workloads_and_agents() {
+        for option in ["--since", "--since=1h"] {
+            let words = ["ank", "get", "events", option].map(OsString::from);
+            let found = Vec::from_iter(candidates_of_events(&words, &state()));
+            assert_eq!(found, ["A", "B", "db", "web"], "{option}");
+        }
+    }
+
+    #[test]
+    fn wait_completes_the_states_that_it_awaits() {
+        let command = with_candidates(args::command());
+        let wait = command.find_subcommand("wait").unwrap();
+        let mut arguments = wait.get_arguments();
+        let awaited = arguments.find(|found| found.get_id() == "state").unwrap();
+        assert!(awaited.get::<ArgValueCompleter>().is_none());
+        let values = awaited.get_possible_values();
+        let names = Vec::from_iter(values.iter().map(|value| value.get_name()));
+        assert_eq!(names, ["running", "succeeded", "gone"]);
     }
 
     #[test]

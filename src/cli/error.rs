@@ -167,6 +167,18 @@ pub(crate) fn meant_or<'k>(
     }
 }
 
+/// Words that other tools have between a command and a name.
+const KINDS_OF_OBJECTS: [&str; 8] = [
+    "workload",
+    "workloads",
+    "pod",
+    "pods",
+    "container",
+    "containers",
+    "node",
+    "nodes",
+];
+
 /// The hint for an update that the server did not accept.
 fn hint_of_refusal(refusal: Refusal) -> &'static str {
     match refusal {
@@ -230,7 +242,10 @@ impl CliError {
         let Some(name) = unknown(names, known.clone()).next() else {
             return Ok(());
         };
-        let hint = meant_or(name, known, "'ank get workloads' lists the names");
+        let mut hint = meant_or(name, known, "'ank get workloads' lists the names");
+        if KINDS_OF_OBJECTS.contains(&&**name) {
+            hint = format!("leave out '{name}': the command takes names of workloads only");
+        }
         Err(Self::input(
             format!("Workload name '{name}' does not exist."),
             hint,
@@ -493,6 +508,21 @@ mod tests {
             assert_eq!(action.exit_code(), exit_code);
             let update = CliError::Refused(ErrorResponse { text, refusal });
             assert_eq!(update.exit_code(), exit_code);
+        }
+    }
+
+    #[test]
+    fn a_kind_before_a_name_is_to_be_left_out() {
+        for (kind, hint) in [
+            (
+                "pods",
+                "leave out 'pods': the command takes names of workloads only",
+            ),
+            ("nothing", "'ank get workloads' lists the names"),
+        ] {
+            let names = [kind.to_owned()];
+            let error = CliError::check_workloads(&names, ["web"].into_iter()).unwrap_err();
+            assert_eq!(error.hint(), hint);
         }
     }
 

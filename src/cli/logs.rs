@@ -3,7 +3,7 @@
 //! Thread: `main`. Owns: which instances still send lines. For a workload that has no container and
 //! is not about to get one there is an error with the cause in place of its lines.
 
-use super::args::LogsArguments;
+use super::args::{LogsArguments, NAMESPACE_TIP};
 use super::error::{CliError, ExitCode, Result};
 use super::output::{Output, one_line};
 use super::rows::{self, Row};
@@ -45,6 +45,7 @@ pub(crate) fn print(
     let tagged = with_tags(&state, &arguments.tags)?;
     let known = rows.keys().map(|instance| &*instance.workload);
     check_number(arguments, known.clone())?;
+    check_namespace(arguments, known.clone())?;
     CliError::check_workloads(&arguments.names, known)?;
     // Then, leave out those that have no log.
     let mut missing = false;
@@ -59,7 +60,8 @@ pub(crate) fn print(
             Some(progress) => _ = open.insert(instance, progress),
             None => {
                 missing = true;
-                report_missing(&instance, &format!("it is {}", shown(&row)), output);
+                let why = format!("it is {}", shown(&row));
+                report_missing(&instance, &why, &hint_without_container(name), output);
             }
         }
     }
@@ -90,6 +92,23 @@ fn check_number<'k>(
     Err(CliError::input(
         format!("Workload name '{number}' does not exist."),
         format!("'-n' begins lines with names; '--tail {number}' prints the last {number} lines"),
+    ))
+}
+
+/// Refuses a namespace behind `-n`: an unknown name before another one.
+fn check_namespace<'k>(
+    arguments: &LogsArguments,
+    mut known: impl Iterator<Item = &'k str>,
+) -> Result<()> {
+    let [first, _, ..] = &*arguments.names else {
+        return Ok(());
+    };
+    if !arguments.names_before_lines || known.any(|name| name == first) {
+        return Ok(());
+    }
+    Err(CliError::input(
+        format!("Workload name '{first}' does not exist."),
+        format!("'-n' begins lines with names; if '{first}' is a namespace, {NAMESPACE_TIP}"),
     ))
 }
 
@@ -185,14 +204,19 @@ fn place(agent: &str) -> String {
 }
 
 /// Reports that an instance has no log.
-fn report_missing(instance: &InstanceName, why: &str, output: &mut Output) {
+fn report_missing(instance: &InstanceName, why: &str, hint: &str, output: &mut Output) {
     let place = place(&instance.agent);
     let text = format!("no logs of workload '{}'{place}: {why}", instance.workload);
-    output.error(text, &hint_of_missing(&instance.workload));
+    output.error(text, hint);
 }
 
-/// The way to the cause of a missing log.
-fn hint_of_missing(workload: &str) -> String {
+/// The way to the cause of a log that is missing because there is no container.
+fn hint_without_container(workload: &str) -> String {
+    format!("'ank describe {workload}' shows its state")
+}
+
+/// The way to the cause of a log that the engine did not give.
+fn hint_without_lines(workload: &str) -> String {
     format!("'ank describe {workload}' shows its state; a log driver such as 'none' keeps no log")
 }
 
@@ -244,7 +268,9 @@ fn follow(
                         lines.push(entry);
                     } else if open.contains_key(&entry.instance) {
                         is_missing = true;
-                        report_missing(&entry.instance, log_entries::reason(&entry), output);
+                        let why = log_entries::reason(&entry);
+                        let hint = hint_without_lines(&entry.instance.workload);
+                        report_missing(&entry.instance, why, &hint, output);
                     }
                 }
                 for line in &lines {

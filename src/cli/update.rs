@@ -124,7 +124,13 @@ impl Context<'_> {
 
         // Then wait for its result: the server evaluates a guarded update, this program one with
         // `--rollback`.
-        let now = self.link.complete_state(&state_masks())?;
+        let now = self.link.complete_state(&state_masks());
+        if now.is_err() && update.rollback {
+            self.output.warn(
+                "the update is not watched any more: it stays in force, whether it fails or not, unless the server guards it",
+            );
+        }
+        let now = now?;
         let mut state = WaitState::new(&accepted, &before, &now, self.waiting.absent());
         let guarded = Guarded::of_request(&before, &now, &accepted, self.link.now());
         drop(now); // It may be large, and waiting may be long.

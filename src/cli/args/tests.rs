@@ -683,9 +683,35 @@ fn words_of_other_tools_lead_to_the_command_for_it() {
             "ank get workloads -A",
             "tip: leave it out: a cluster has no namespaces",
         ),
+        (
+            "ank get workloads -n default",
+            "tip: leave it out: a cluster has no namespaces",
+        ),
+        ("ank events", "'ank get events --since 1h' prints"),
+        (
+            "ank delete -f a.yaml",
+            "'ank apply -d a.yaml' deletes the workloads",
+        ),
+        ("ank describe workload web", "'ank describe web'"),
+        ("ank describe agent front", "'ank describe front'"),
+        ("ank rollout undo web", "'ank rollback' rolls one back"),
+        ("ank inspect web", "'ank describe NAME' shows all"),
+        ("ank show web", "'ank describe NAME' shows all"),
+        ("ank stats", "'ank top' shows how much CPU"),
+        ("ank node", "'ank get agents' lists the agents"),
+        ("ank nodes", "'ank get agents' lists the agents"),
+        (
+            "ank get workloads --no-headers",
+            "tip: there is no such option; '-o name' prints names",
+        ),
+        (
+            "ank delete pod web",
+            "'ank delete workload web' deletes a workload",
+        ),
     ] {
         let error = Arguments::read(words.split(' ')).unwrap_err().to_string();
         assert!(error.contains(tip), "{words}: {error}");
+        assert!(!error.contains("similar"), "{words}: {error}");
     }
     for words in ["ank help --help", "ank -k help -h"] {
         let help = Arguments::read(words.split(' ')).unwrap_err();

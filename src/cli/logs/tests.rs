@@ -281,7 +281,7 @@ fn a_workload_without_container_leads_to_an_error_and_no_wait() {
             ran.err,
             format!(
                 "error: no logs of workload 'w' on agent 'A': it is {phase}\n\
-                 hint: 'ank describe w' shows its state; a log driver such as 'none' keeps no log\n"
+                 hint: 'ank describe w' shows its state\n"
             )
         );
         assert!(ran.server.logs.is_empty());
@@ -373,6 +373,20 @@ fn reason_in_place_of_lines_is_an_error_with_exit_code_1() {
         ran.err,
         "error: no logs of workload 'w' on agent 'A': its start failed\n\
          hint: 'ank describe w' shows its state; a log driver such as 'none' keeps no log\n"
+    );
+}
+
+#[test]
+fn a_namespace_behind_n_leads_to_a_hint() {
+    let arguments = LogsArguments {
+        names_before_lines: true,
+        ..arguments(&["default", "web"])
+    };
+    let ran = run(&arguments, vec![two_workloads()]);
+    let error = ran.result.unwrap_err();
+    assert_eq!(
+        error.hint(),
+        "'-n' begins lines with names; if 'default' is a namespace, leave it out: a cluster has no namespaces"
     );
 }
 

@@ -442,7 +442,8 @@ impl Context<'_> {
         for name in ClientTrial::names(accepted, before) {
             parts.push(effective_mask(&name));
         }
-        let sent = self.read(&parts)?;
+        let sent = self.read(&parts);
+        let sent = self.warned_if_unwatched(sent)?;
         let mut trial = ClientTrial::new(accepted, before, &mut state, &sent, self.link.now());
         let end = wait(
             &mut state,
@@ -450,12 +451,7 @@ impl Context<'_> {
             give_up,
             self,
         );
-        if end.is_err() {
-            self.output.warn(
-                "the update is not watched any more: it stays in force, whether it fails or not",
-            );
-        }
-        let reached = end?;
+        let reached = self.warned_if_unwatched(end)?;
         if let Some(why) = &trial.failure {
             self.output.warn(format_args!("the update failed: {why}"));
             return self.undo(masks, old, &sent, &Earlier::new(before), give_up);
@@ -485,6 +481,16 @@ impl Context<'_> {
         Ok(code)
     }
 
+    /// Returns `result`. Warns of an error: after it the update cannot be rolled back any more.
+    fn warned_if_unwatched<T>(&mut self, result: Result<T>) -> Result<T> {
+        if result.is_err() {
+            self.output.warn(
+                "the update is not watched any more: it stays in force, whether it fails or not, and nothing rolls it back",
+            );
+        }
+        result
+    }
+
     /// Sends the `old` objects, unless others have changed them since they were `sent`, and waits
     /// until the `earlier` instances run again.
     fn undo(
@@ -496,8 +502,10 @@ impl Context<'_> {
         give_up: Option<Instant>,
     ) -> Result<ExitCode> {
         // First find the objects that others have changed.
-        let before = self.read(&rows::MASKS)?;
-        let present = self.read(masks)?;
+        let before = self.read(&rows::MASKS);
+        let before = self.warned_if_unwatched(before)?;
+        let present = self.read(masks);
+        let present = self.warned_if_unwatched(present)?;
         let mut ours = Vec::new();
         let mut changed_by_others = Vec::new();
         for mask in masks {

@@ -273,9 +273,20 @@ fn a_lost_connection_leaves_the_update_in_force_and_says_so() {
         ran.result.unwrap_err().to_string(),
         "Connection to server interrupted: end of the script"
     );
-    let warning =
-        "warn: the update is not watched any more: it stays in force, whether it fails or not\n";
+    let warning = "warn: the update is not watched any more: it stays in force, whether it fails or not, and nothing rolls it back\n";
     assert_eq!(ran.err, warning);
+}
+
+#[test]
+fn a_connection_lost_after_each_step_warns_of_the_update() {
+    let accepted_at = 3; // Steps until the server has accepted the update.
+    for number in accepted_at..begun().len() {
+        let steps = begun().into_iter().take(number).collect();
+        let ran = run(steps);
+        assert!(ran.result.is_err());
+        let warning = "the update is not watched any more: it stays in force";
+        assert!(ran.err.contains(warning), "{number}: {}", ran.err);
+    }
 }
 
 #[test]
