@@ -500,7 +500,7 @@ impl AgentExpectations {
         };
         for sent in &mut self.instances {
             let workload = &sent.added.workload;
-            // One that waits to be replaced or deleted follows nobody any more.
+            // One that waits to be replaced or deleted follows no other any more.
             if !sent.is_current || !workload.runtime_config.contains("restartWith") {
                 continue;
             }

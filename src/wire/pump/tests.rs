@@ -148,7 +148,7 @@ fn bytes_that_the_gate_inserts_reach_grpc_in_their_place() {
     assert_eq!(client.at_grpc(|grpc| take(grpc)), b"greeting and more");
 }
 
-/// A socket takes some hundred writes, however short, and gRPC may not read for a moment.
+/// A socket takes some hundred writes, however short, and gRPC does not read at each moment.
 #[test]
 fn connection_ends_if_grpc_takes_no_insertion() {
     let (mut pump, begin) = (Pump::new().unwrap(), SystemClock.now());
