@@ -22,6 +22,12 @@ pub const MESSAGE_MAX: usize = 64 * 1024 * 1024;
 pub const FOREIGN_MESSAGE_MAX: usize = 4 * 1024 * 1024;
 /// Longest path of a Unix domain socket, in bytes: the kernel's limit without the zero at the end.
 pub const SOCKET_PATH_MAX: usize = 107;
+/// Changes of states that the server keeps: a day of a calm cluster, and less than 100 KiB of
+/// memory.
+pub const CHANGES_KEPT: usize = 200;
+/// Of these, the changes of one workload, and of one agent: a workload that fails again and again
+/// must not replace the changes of all others.
+pub const CHANGES_OF_ONE_MAX: usize = 50;
 
 // -------------------------------------------------------------------- names
 

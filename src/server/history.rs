@@ -7,6 +7,7 @@
 //! reads the file at the start, and the thread `store` owns it then.
 
 use ankaios_model::execution_state::{ExecutionState, Phase};
+use ankaios_model::limits::{CHANGES_KEPT, CHANGES_OF_ONE_MAX};
 use ankaios_model::names::InstanceName;
 use ankaios_model::node::Node;
 use serde::{Deserialize, Serialize};
@@ -17,8 +18,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Kept changes: a day of a calm cluster, and less than 100 KiB of memory.
-pub const CHANGES_KEPT: usize = 200;
 /// Longest kept additional info, in bytes: its beginning says what happened.
 const INFO_MAX: usize = 200;
 /// Lines of the file before it is written again without the oldest ones. So most changes only
@@ -75,6 +74,15 @@ impl Change {
         self.id == *instance.id
             && self.workload == *instance.workload
             && self.agent == *instance.agent
+    }
+
+    /// Returns whether both changes are of the same workload; others are of the same agent, or
+    /// starts of the server.
+    fn is_of_same(&self, other: &Self) -> bool {
+        if self.workload.is_empty() {
+            return other.workload.is_empty() && self.agent == other.agent;
+        }
+        self.workload == other.workload
     }
 
     fn node(&self) -> Node {
@@ -171,11 +179,12 @@ impl History {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
         let at = since_1970.unwrap_or_default().as_millis();
         change.at = u64::try_from(at).unwrap_or(u64::MAX);
-        if self.changes.len() == CHANGES_KEPT {
-            self.changes.pop_front();
+        let unstored_from = self.changes.len() - self.unstored;
+        let dropped = keep(&mut self.changes, change);
+        self.unstored += 1;
+        if dropped.is_some_and(|index| index >= unstored_from) {
+            self.unstored -= 1;
         }
-        self.changes.push_back(change);
-        self.unstored = (self.unstored + 1).min(self.changes.len());
     }
 
     /// The changes as a list, oldest first.
@@ -185,16 +194,34 @@ impl History {
 
     /// Returns the lines for the file of the changes since the last call. Empty if there is none.
     pub(crate) fn take_unstored(&mut self) -> String {
-        let mut lines = String::new();
         let first = self.changes.len() - self.unstored;
-        for change in self.changes.range(first..) {
-            // It has only texts and a number, which JSON can hold.
-            lines.push_str(&serde_json::to_string(change).unwrap_or_default());
-            lines.push('\n');
-        }
         self.unstored = 0;
-        lines
+        lines_of(self.changes.range(first..))
     }
+}
+
+/// Adds a change, and drops the oldest one of the same workload or agent, or of all, if there are
+/// too many. Returns the place that the dropped one had.
+fn keep(changes: &mut VecDeque<Change>, change: Change) -> Option<usize> {
+    let mut same = 0;
+    let mut oldest_same = 0;
+    for (index, other) in changes.iter().enumerate().rev() {
+        if other.is_of_same(&change) {
+            same += 1;
+            oldest_same = index;
+        }
+    }
+    let mut dropped = None;
+    if same >= CHANGES_OF_ONE_MAX {
+        dropped = Some(oldest_same);
+    } else if changes.len() >= CHANGES_KEPT {
+        dropped = Some(0);
+    }
+    if let Some(index) = dropped {
+        changes.remove(index);
+    }
+    changes.push_back(change);
+    dropped
 }
 
 /// The last changes in a file that an earlier server has written into `folder`. A line that cannot
@@ -210,13 +237,7 @@ pub fn read(folder: &Path) -> Vec<Change> {
             return Vec::new();
         }
     };
-    let mut changes = Vec::new();
-    for line in last_lines(&text) {
-        if let Ok(change) = serde_json::from_str(line) {
-            changes.push(change);
-        }
-    }
-    changes
+    kept_changes(&text).into()
 }
 
 /// Reads the first [`FILE_MAX`] bytes of the file. A loss of power may leave bytes that are not
@@ -229,11 +250,26 @@ fn read_file(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The last lines of a file that are kept.
-fn last_lines(text: &str) -> Vec<&str> {
-    let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
-    let first = lines.len().saturating_sub(CHANGES_KEPT);
-    lines[first..].to_vec()
+/// The changes in the lines of a file that are kept.
+fn kept_changes(text: &str) -> VecDeque<Change> {
+    let mut changes = VecDeque::new();
+    for line in text.lines() {
+        if let Ok(change) = serde_json::from_str(line) {
+            keep(&mut changes, change);
+        }
+    }
+    changes
+}
+
+/// The lines of these changes in the file.
+fn lines_of<'c>(changes: impl Iterator<Item = &'c Change>) -> String {
+    let mut lines = String::new();
+    for change in changes {
+        // It has only texts and a number, which JSON can hold.
+        lines.push_str(&serde_json::to_string(change).unwrap_or_default());
+        lines.push('\n');
+    }
+    lines
 }
 
 /// The file that the thread `store` writes.
@@ -294,7 +330,7 @@ impl HistoryFile {
             return Ok(());
         }
         let text = read_file(&path).unwrap_or_default();
-        let kept = last_lines(&text);
+        let kept = kept_changes(&text);
         let new = self.folder.join(NEW_FILE);
         let mut file = OpenOptions::new()
             .write(true)
@@ -302,7 +338,7 @@ impl HistoryFile {
             .truncate(true)
             .mode(0o600)
             .open(&new)?;
-        file.write_all((kept.join("\n") + "\n").as_bytes())?;
+        file.write_all(lines_of(kept.iter()).as_bytes())?;
         fs::rename(&new, &path)?;
         self.lines = Some(kept.len());
         Ok(())

@@ -206,3 +206,37 @@ fn history_file_that_cannot_be_written_is_tried_again() {
     assert!(!file.has_failed);
     assert_eq!(read(&missing).len(), 1);
 }
+
+#[test]
+fn failing_workload_leaves_the_changes_of_others() {
+    let folder = TempDir::new().unwrap();
+    let mut file = HistoryFile::new(folder.path().to_owned());
+    let mut history = History::default();
+    let start = Some(Phase::PendingStarting);
+    for name in ["db", "web"] {
+        report(&mut history, name, start, Phase::Running);
+    }
+    for round in 0..CHANGES_KEPT {
+        report(&mut history, "bad", start, Phase::FailedExecFailed);
+        report(&mut history, "bad", None, Phase::PendingStarting);
+        history.agent_lost("B");
+        if round % 40 == 0 {
+            file.append(&history.take_unstored());
+        }
+    }
+    history.agent_connected("A");
+    let mut expected = vec!["A db Running(Ok)", "A web Running(Ok)"];
+    expected.push("A  AgentConnected");
+    let mut failures = 0;
+    let mut others = shown(&history);
+    others.retain(|change| {
+        let is_failure = change.starts_with("A bad ") || change.starts_with("B ");
+        failures += usize::from(is_failure);
+        !is_failure
+    });
+    assert_eq!(others, expected);
+    assert_eq!(failures, 2 * CHANGES_OF_ONE_MAX);
+    // The next server reads the same ones.
+    file.append(&history.take_unstored());
+    assert_eq!(read(folder.path()), Vec::from(history.changes.clone()));
+}
