@@ -6,6 +6,7 @@
 
 use super::args::{BlameArguments, Format};
 use super::error::{CliError, Result};
+use super::events;
 use super::output::{Column, Output, TooWide, View, one_line, shortened, value};
 use super::rows::{Needs, instances, needs};
 use super::session::ServerLink;
@@ -348,6 +349,38 @@ impl Start {
         let has_begun = self.waiting.is_some() || self.starting.is_some();
         let is_over = self.running.is_some() || self.ended.is_some();
         has_begun && !is_over
+    }
+}
+
+/// How long an instance has its state, in milliseconds.
+pub(crate) enum Lasting {
+    Exactly(u64),
+    AtLeast(u64),
+}
+
+impl Start {
+    /// How long the instance is in the state `shown` at `now`; `None` without a report. The times
+    /// are those of the present process of the server, which also learns of states that are older.
+    /// Then the kept changes in the complete state `state` tell more.
+    pub(crate) fn in_state(&self, now: u64, state: &Node, shown: &str) -> Option<Lasting> {
+        let events = [
+            self.desired,
+            self.waiting,
+            self.starting,
+            self.started,
+            self.running,
+            self.ended,
+        ];
+        let last = events.into_iter().flatten().max()?;
+        if let Some(before) = events::before_server_start(state, &self.instance, shown) {
+            return Some(Lasting::Exactly(now.saturating_add(before)));
+        }
+        let since_report = now.saturating_sub(last);
+        let has_run = self.running.is_some() || self.ended.is_some();
+        if has_run && self.starting.is_none() {
+            return Some(Lasting::AtLeast(since_report));
+        }
+        Some(Lasting::Exactly(since_report))
     }
 }
 

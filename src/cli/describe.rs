@@ -3,7 +3,7 @@
 //! Thread: `main`. Takes: the complete state, and the last lines of the logs. Gives: a text or data.
 
 use super::args::{DescribeArguments, Format};
-use super::blame::{self, Start, Starts};
+use super::blame::{self, Lasting, Start, Starts};
 use super::error::{CliError, Result, meant_or};
 use super::events::{self, past_changes, time_of_change};
 use super::logs::has_container;
@@ -201,8 +201,9 @@ fn described_instance(
             if start.instance != *instance {
                 continue;
             }
-            last_event = since(start, starts.now);
-            if start.starts > 0 {
+            last_event = since(start, starts.now, state, &row);
+            // An earlier process of the server has counted other starts.
+            if start.starts > 0 && !events::was_known_earlier(state, instance) {
                 count = Some(start.starts);
             }
         }
@@ -211,12 +212,20 @@ fn described_instance(
         // Its start says nothing about this state.
         last_event = events::lost_at(state, &instance.agent);
     }
+    let mut info = row.info.clone();
+    let is_absent = state.at(&["agents", &*instance.agent]).is_none();
+    if info.is_empty() && row.phase == Some(Phase::PendingInitial) && is_absent {
+        info = format!(
+            "waits for agent '{}', which is not connected",
+            instance.agent
+        );
+    }
     object([
         entry("agent", &instance.agent),
         entry("id", &instance.id),
         entry("state", &row.state),
         entry("since", &last_event),
-        entry("info", &row.info),
+        entry("info", &info),
         ("starts", value(count)),
         list("checks", checks(block, &row)),
     ])
@@ -272,20 +281,13 @@ fn result_of_check<'r>(prefix: &str, check: &Check, row: &'r Row) -> Option<&'r 
     found.split(PARTS_SEPARATOR).next()
 }
 
-/// The time since the last known event of a start, for people; empty without an event.
-fn since(start: &Start, now: u64) -> String {
-    let events = [
-        start.desired,
-        start.waiting,
-        start.starting,
-        start.started,
-        start.running,
-        start.ended,
-    ];
-    let Some(last) = events.into_iter().flatten().max() else {
-        return String::new();
-    };
-    format!("{} ago", duration(now.saturating_sub(last) as f64))
+/// The time since an instance has its state, for people; empty if nothing is known.
+fn since(start: &Start, now: u64, state: &Node, row: &Row) -> String {
+    match start.in_state(now, state, &row.state) {
+        Some(Lasting::Exactly(time)) => format!("{} ago", duration(time as f64)),
+        Some(Lasting::AtLeast(time)) => format!("at least {} ago", duration(time as f64)),
+        None => String::new(),
+    }
 }
 
 /// The text about a dependency: `shown`, which is the workload at its other end, and whether the
@@ -305,11 +307,13 @@ fn dependency(shown: &str, condition: &str, needed: &str, reasons: &Reasons) -> 
 /// The last changes of the state of a workload that the server keeps, oldest first. They show why it
 /// was restarted, for example.
 fn last_changes(name: &str, state: &Node) -> Vec<String> {
-    let history = state.get(events::HISTORY).and_then(Node::as_list);
-    let history = history.unwrap_or_default();
+    let history = events::history(state).unwrap_or_default();
     let mut changes = Vec::new();
     for change in past_changes(history, UNIX_EPOCH, &[name.to_owned()]) {
         let mut shown = time_of_change(&change);
+        if text(&change, &["workload"]).is_empty() {
+            shown.push_str(&format!(" {}", text(&change, &["agent"])));
+        }
         for key in ["state", "info"] {
             let text = text(&change, &[key]);
             if !text.is_empty() {
@@ -673,6 +677,62 @@ lifecycle:
         let text = described("web", vec![Step::State(cluster)]).unwrap();
         let expected = "  state: AgentDisconnected\n  since: 1970-01-01T00:02:00Z\n";
         assert!(text.contains(expected), "{text}");
+    }
+
+    /// The description of `web` after a restart of the server. The state `change` is older than it.
+    fn described_after_restart(change: &str, starting: Option<u64>) -> String {
+        let mut cluster = cluster();
+        let mut times = vec![("desired", 0), ("running", 1_000)];
+        if let Some(starting) = starting {
+            times.push(("starting", starting));
+            times.push(("starts", 1));
+        }
+        let times = times.into_iter().map(|(key, at)| (key, Node::Number(at)));
+        let place = cluster.at_mut(&["timings", "instances", "A", "web"]);
+        place
+            .unwrap()
+            .as_map_mut()
+            .unwrap()
+            .insert("1", Node::map(times));
+        let earlier = Node::map([
+            ("at", Node::Number(100_000)),
+            ("agent", Node::text("A")),
+            ("workload", Node::text("web")),
+            ("id", Node::text("1")),
+            ("state", Node::text(change)),
+        ]);
+        let started = Node::map([
+            ("at", Node::Number(400_000)),
+            ("state", Node::text("ServerStarted")),
+        ]);
+        let map = cluster.as_map_mut().unwrap();
+        map.insert(events::HISTORY, Node::List(vec![earlier, started]));
+        described("web", vec![Step::State(cluster)]).unwrap()
+    }
+
+    #[test]
+    fn time_of_a_state_is_kept_over_a_restart_of_the_server() {
+        // Five minutes before the server, which runs since 65 seconds.
+        let text = described_after_restart("Running(Ok)", None);
+        assert!(text.contains("\n  since: 6m5s ago\n"), "{text}");
+        // The last kept change is of another state.
+        let text = described_after_restart("Pending(Starting)", None);
+        assert!(text.contains("\n  since: at least 1m4s ago\n"), "{text}");
+        // It was started again, but the earlier starts are not counted.
+        let text = described_after_restart("Failed(Lost)", Some(500));
+        assert!(text.contains("\n  since: 1m4s ago\n"), "{text}");
+        assert!(!text.contains("starts:"), "{text}");
+    }
+
+    #[test]
+    fn workload_of_an_unknown_agent_is_described_as_waiting_for_it() {
+        let waiting = state(&["front"], &[("web", "1", "frnt", Phase::PendingInitial)]);
+        let text = described("web", vec![Step::State(waiting)]).unwrap();
+        let expected = "\n  info: waits for agent 'frnt', which is not connected\n";
+        assert!(text.contains(expected), "{text}");
+        let waiting = state(&["front"], &[("web", "1", "front", Phase::PendingInitial)]);
+        let text = described("web", vec![Step::State(waiting)]).unwrap();
+        assert!(!text.contains("info:"), "{text}");
     }
 
     #[test]

@@ -9,9 +9,12 @@ use super::output::{self, Output, Table, TooWide, event_text, one_line};
 use super::rows::{entries, text};
 use super::session::{Context, Incoming, ServerLink};
 use ankaios_model::field_path::{WILDCARD, parts};
+use ankaios_model::limits::{CHANGES_KEPT, CHANGES_OF_ONE_MAX};
 use ankaios_model::messages::AlteredFields;
+use ankaios_model::names::InstanceName;
 use ankaios_model::node::Node;
 use ankaios_platform::logging::utc_of;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 impl Until {
@@ -44,28 +47,95 @@ pub(crate) const HISTORY: &str = "history";
 /// The state of an agent in a change when the server has lost it.
 const AGENT_LOST: &str = "AgentDisconnected";
 
+/// The state of the server in a change when it has started.
+const SERVER_STARTED: &str = "ServerStarted";
+
+/// The part [`HISTORY`] of the state; `None` if the server keeps none.
+pub(crate) fn history(state: &Node) -> Option<&[Node]> {
+    state.get(HISTORY).and_then(Node::as_list)
+}
+
 /// Returns the changes since `since` of a part [`HISTORY`] of the state. If there are `names`, only
-/// the changes of the workloads and agents with these names.
+/// the changes of the workloads and agents with these names, and the losses and connections of the
+/// agents of these workloads: such a workload has no change of its own then.
 pub(crate) fn past_changes(history: &[Node], since: SystemTime, names: &[String]) -> Vec<Node> {
-    let since_1970 = since.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since_1970 = millis_of(since);
+    let agents = agents_of(history, names);
     let mut changes = Vec::new();
     for change in history {
         let workload = text(change, &["workload"]);
         let agent = text(change, &["agent"]);
-        let is_wanted =
-            names.is_empty() || names.iter().any(|name| name == workload || name == agent);
-        if is_wanted && u128::from(millis_of_change(change)) >= since_1970.as_millis() {
+        let is_wanted = names.is_empty()
+            || names.iter().any(|name| name == workload || name == agent)
+            || (workload.is_empty() && agents.contains(agent));
+        if is_wanted && millis_of_change(change) >= since_1970 {
             changes.push(change.clone());
         }
     }
     changes
 }
 
+/// The agents that run or ran the workloads with these names.
+fn agents_of<'h>(history: &'h [Node], names: &[String]) -> BTreeSet<&'h str> {
+    let mut agents = BTreeSet::new();
+    for change in history {
+        let workload = text(change, &["workload"]);
+        if names.iter().any(|name| name == workload) {
+            agents.insert(text(change, &["agent"]));
+        }
+    }
+    // The starts of the server have no agent, as workloads that are not scheduled.
+    agents.remove("");
+    agents
+}
+
+/// How long before the start of the server, in milliseconds, an instance has reached a state in
+/// which it still is. `None` if it reached it later, or that is not known.
+pub(crate) fn before_server_start(
+    state: &Node,
+    instance: &InstanceName,
+    shown: &str,
+) -> Option<u64> {
+    let history = history(state)?;
+    let (server_start, earlier) = split_at_server_start(history)?;
+    let later = &history[earlier.len()..];
+    if later.iter().any(|change| is_of(change, instance)) {
+        return None;
+    }
+    let mut newest_first = earlier.iter().rev();
+    let newest = newest_first.find(|change| is_of(change, instance))?;
+    if text(newest, &["state"]) != shown {
+        return None;
+    }
+    server_start.checked_sub(millis_of_change(newest))
+}
+
+/// Returns whether an earlier process of the server has noted a change of an instance.
+pub(crate) fn was_known_earlier(state: &Node, instance: &InstanceName) -> bool {
+    let Some((_, earlier)) = history(state).and_then(split_at_server_start) else {
+        return false;
+    };
+    earlier.iter().any(|change| is_of(change, instance))
+}
+
+/// When the present process of the server started, in milliseconds since 1970, and the changes that
+/// an earlier one has noted.
+fn split_at_server_start(history: &[Node]) -> Option<(u64, &[Node])> {
+    let is_start = |change: &Node| text(change, &["state"]) == SERVER_STARTED;
+    let index = history.iter().rposition(is_start)?;
+    Some((millis_of_change(&history[index]), &history[..index]))
+}
+
+fn is_of(change: &Node, instance: &InstanceName) -> bool {
+    text(change, &["id"]) == &*instance.id
+        && text(change, &["workload"]) == &*instance.workload
+        && text(change, &["agent"]) == &*instance.agent
+}
+
 /// When the server lost an agent that is not connected, as UTC; empty if that is unknown.
 pub(crate) fn lost_at(state: &Node, agent: &str) -> String {
-    let history = state.get(HISTORY).and_then(Node::as_list);
     let mut last = None;
-    for change in history.unwrap_or_default() {
+    for change in history(state).unwrap_or_default() {
         let is_of_agent = text(change, &["workload"]).is_empty();
         if is_of_agent && text(change, &["agent"]) == agent {
             last = Some(change);
@@ -86,6 +156,53 @@ pub(crate) fn time_of_change(change: &Node) -> String {
 fn millis_of_change(change: &Node) -> u64 {
     let at = change.get("at").and_then(Node::as_number);
     at.unwrap_or_default()
+}
+
+/// The milliseconds since 1970.
+fn millis_of(time: SystemTime) -> u64 {
+    let since_1970 = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Warns if changes since `since` are no longer kept: of all, or of one of the workloads and agents
+/// of which the most are kept.
+fn warn_of_older_changes(
+    history: &[Node],
+    since: SystemTime,
+    names: &[String],
+    output: &mut Output,
+) {
+    // First, of all.
+    let since = millis_of(since);
+    if let Some(oldest) = history.first()
+        && history.len() >= CHANGES_KEPT
+        && millis_of_change(oldest) > since
+    {
+        let time = time_of_change(oldest);
+        output.warn(format_args!(
+            "older changes are not kept: the oldest is of {time}"
+        ));
+        return;
+    }
+    // Then, of single ones.
+    let mut of_one: BTreeMap<&str, Vec<&Node>> = BTreeMap::new();
+    for change in history {
+        let mut name = text(change, &["workload"]);
+        if name.is_empty() {
+            name = text(change, &["agent"]);
+        }
+        of_one.entry(name).or_default().push(change);
+    }
+    for (name, changes) in of_one {
+        let is_wanted = names.is_empty() || names.iter().any(|wanted| wanted == name);
+        if is_wanted && changes.len() >= CHANGES_OF_ONE_MAX && millis_of_change(changes[0]) > since
+        {
+            let time = time_of_change(changes[0]);
+            output.warn(one_line(&format!(
+                "older changes of '{name}' are not kept: the oldest is of {time}"
+            )));
+        }
+    }
 }
 
 /// Warns of names that no kept change has: they are probably typing errors.
@@ -116,13 +233,14 @@ pub(crate) fn past(
         ));
     }
     let state = link.complete_state(&[HISTORY])?;
-    let Some(history) = state.get(HISTORY).and_then(Node::as_list) else {
+    let Some(history) = history(&state) else {
         return Err(CliError::input(
             "This server does not keep changes of states.",
             "without '--since', 'ank get events' prints changes as they happen",
         ));
     };
     warn_of_unknown_names(names, history, output);
+    warn_of_older_changes(history, since, names, output);
     let mut documents = Vec::new();
     let mut rows = Vec::new();
     for change in past_changes(history, since, names) {
@@ -528,9 +646,10 @@ TIME                   AGENT   WORKLOAD NAME   STATE                ADDITIONAL I
         let text = printed_past(0, &["db", "web"], Some(Format::Json), history()).unwrap();
         let found: serde_yaml::Value = serde_yaml::from_str(&text).unwrap();
         let found = found.as_sequence().unwrap();
-        assert_eq!(found.len(), 3);
-        assert_eq!(found[1]["timestamp"], "1970-01-01T00:00:04Z");
-        assert_eq!(found[1]["info"], "Exit code: '1'");
+        assert_eq!(found.len(), 4);
+        assert_eq!(found[2]["timestamp"], "1970-01-01T00:00:04Z");
+        assert_eq!(found[2]["info"], "Exit code: '1'");
+        assert_eq!(found[0]["state"], "AgentConnected");
         let of_agent = printed_past(0, &["A"], None, history()).unwrap();
         assert_eq!(of_agent.lines().count(), 5, "{of_agent}");
     }
@@ -543,6 +662,53 @@ TIME                   AGENT   WORKLOAD NAME   STATE                ADDITIONAL I
         assert_eq!(played.err, expected);
         // All changes of this one are older.
         assert_eq!(played_past(9, &["web"], None, history()).err, "");
+    }
+
+    #[test]
+    fn last_changes_of_a_workload_have_the_loss_of_its_agent() {
+        let changes = vec![
+            change(1_000, "B", "", "AgentConnected", ""),
+            change(2_000, "A", "", "AgentConnected", ""),
+            change(3_000, "A", "web", "Running(Ok)", ""),
+            change(4_000, "B", "db", "Running(Ok)", ""),
+            change(5_000, "A", "", "AgentDisconnected", ""),
+            change(6_000, "B", "", "AgentDisconnected", ""),
+        ];
+        let state = Node::map([(HISTORY, Node::List(changes))]);
+        let text = printed_past(3, &["web"], None, state).unwrap();
+        let expected = "\
+TIME                   AGENT   WORKLOAD NAME   STATE               ADDITIONAL INFO
+1970-01-01T00:00:03Z   A       web             Running(Ok)
+1970-01-01T00:00:05Z   A                       AgentDisconnected
+";
+        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+        assert_eq!(lines, Vec::from_iter(expected.lines()));
+    }
+
+    #[test]
+    fn changes_that_are_not_kept_lead_to_a_warning() {
+        let web = |number: usize| {
+            let mut changes = vec![change(1_000, "A", "db", "Running(Ok)", "")];
+            for _ in 0..number {
+                changes.push(change(60_000, "A", "web", "Running(Ok)", ""));
+            }
+            Node::map([(HISTORY, Node::List(changes))])
+        };
+        let of_web =
+            "warn: older changes of 'web' are not kept: the oldest is of 1970-01-01T00:01:00Z\n";
+        let of_all = "warn: older changes are not kept: the oldest is of 1970-01-01T00:00:01Z\n";
+        for (number, since, names, expected) in [
+            (CHANGES_OF_ONE_MAX - 1, 0, &[][..], ""),
+            (CHANGES_OF_ONE_MAX, 0, &[], of_web),
+            (CHANGES_OF_ONE_MAX, 0, &["web"], of_web),
+            (CHANGES_OF_ONE_MAX, 0, &["db"], ""),
+            (CHANGES_OF_ONE_MAX, 60, &[], ""),
+            (CHANGES_KEPT - 1, 0, &[], of_all),
+            (CHANGES_KEPT - 1, 60, &[], ""),
+        ] {
+            let played = played_past(since, names, None, web(number));
+            assert_eq!(played.err, expected, "{number} {since} {names:?}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Thread: `main`.
 
 use super::args::{Filter, Format, ListArguments, WorkloadArguments};
-use super::blame::{self, Starts};
+use super::blame::{self, Lasting, Starts};
 use super::error::{CliError, Result, counted, meant_or, unknown};
 use super::events;
 use super::output::{
@@ -275,12 +275,19 @@ fn add_starts(reasons: &mut Reasons, state: &Node) {
         };
         if start.starts > 0 {
             row.restarts = (start.starts - 1).to_string();
+            // An earlier process of the server has counted other starts.
+            if events::was_known_earlier(state, &start.instance) {
+                row.restarts.insert(0, '>');
+            }
         }
-        if let Some(running) = start.running
-            && row.phase == Some(Phase::Running)
-        {
-            row.age = duration(starts.now.saturating_sub(running) as f64);
+        if row.phase != Some(Phase::Running) {
+            continue;
         }
+        row.age = match start.in_state(starts.now, state, &row.state) {
+            Some(Lasting::Exactly(time)) => duration(time as f64),
+            Some(Lasting::AtLeast(time)) => format!(">{}", duration(time as f64)),
+            None => String::new(),
+        };
     }
 }
 
@@ -294,7 +301,7 @@ pub(crate) fn workloads(
     // Broadcast states have no times, so frames would show old ones.
     let has_starts = filter.output == Format::Wide && !filter.watch;
     if has_starts {
-        masks.push(blame::PART);
+        masks.extend([blame::PART, events::HISTORY]);
     }
     let state = link.complete_state(&masks)?;
     output.warn_of_storage(&state);

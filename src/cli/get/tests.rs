@@ -502,3 +502,67 @@ fn agent_that_is_away_is_named_with_the_time_of_its_loss() {
     assert_eq!(played.err, expected);
     assert!(played.server.is_done(), "one read for all agents");
 }
+
+#[test]
+fn age_and_restarts_count_from_before_a_restart_of_the_server() {
+    let mut cluster = state(
+        &["A"],
+        &[
+            ("db", "1", "A", Phase::Running),
+            ("other", "1", "A", Phase::Running),
+            ("web", "1", "A", Phase::Running),
+        ],
+    );
+    let times = |fields: &[(&'static str, u64)]| {
+        let fields = fields.iter().map(|(key, at)| (*key, Node::Number(*at)));
+        Node::map([("1", Node::map(fields))])
+    };
+    let of_agent = Node::map([
+        ("db", times(&[("desired", 0), ("running", 1_000)])),
+        ("other", times(&[("desired", 0), ("running", 1_000)])),
+        (
+            "web",
+            times(&[("starting", 4_000), ("running", 5_000), ("starts", 1)]),
+        ),
+    ]);
+    let timings = Node::map([
+        ("now", Node::Number(65_000)),
+        ("instances", Node::map([("A", of_agent)])),
+    ]);
+    let change = |at, workload, state| {
+        Node::map([
+            ("at", Node::Number(at)),
+            ("agent", Node::text("A")),
+            ("workload", Node::text(workload)),
+            ("id", Node::text("1")),
+            ("state", Node::text(state)),
+        ])
+    };
+    let started = Node::map([
+        ("at", Node::Number(400_000)),
+        ("state", Node::text("ServerStarted")),
+    ]);
+    let changes = vec![
+        change(100_000, "db", "Running(Ok)"),
+        change(100_000, "web", "Running(Ok)"),
+        started,
+        change(404_000, "web", "Pending(Starting)"),
+        change(405_000, "web", "Running(Ok)"),
+    ];
+    let map = cluster.as_map_mut().unwrap();
+    map.insert("timings", timings);
+    map.insert("history", Node::List(changes));
+    let filter = WorkloadArguments {
+        output: Format::Wide,
+        ..WorkloadArguments::default()
+    };
+    let text = written(vec![Step::State(cluster)], |link, output| {
+        workloads(link, &filter, output)
+    });
+    let mut ages = Vec::new();
+    for line in text.lines().skip(1) {
+        let (_, cells) = line.split_once("Running(Ok)").unwrap();
+        ages.push(cells.split_whitespace().collect::<Vec<_>>().join(" "));
+    }
+    assert_eq!(ages, ["6m5s", ">1m4s", "1m0s >0"]);
+}
