@@ -275,6 +275,9 @@ fn open_folder<P: rustix::path::Arg + Copy>(
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat(&parent, name, flags | OFlags::RDONLY, Mode::empty()) {
         Err(Errno::ACCESS) => {
+            // Its owner has no right to read it. A change of the mode by name could follow a link that has
+            // replaced it meanwhile, and `fchmod` takes no descriptor that only names a place. So
+            // the place is held, its mode changed through /proc, and the same folder opened from it.
             let place = openat(&parent, name, flags | OFlags::PATH, Mode::empty())?;
             chmod(format!("/proc/self/fd/{}", place.as_raw_fd()), Mode::RWXU)?;
             openat(&place, c".", flags | OFlags::RDONLY, Mode::empty())

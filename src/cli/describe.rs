@@ -194,23 +194,21 @@ fn described_instance(
     block: &Lifecycle,
 ) -> Value {
     let row = reasons.explained(instance);
-    let mut last_event = String::new();
+    let mut since = String::new();
     let mut count = None;
-    if let Some(starts) = starts {
-        for start in &starts.all {
-            if start.instance != *instance {
-                continue;
-            }
-            last_event = since(start, starts.now, state, &row);
-            // An earlier process of the server has counted other starts.
-            if start.starts > 0 && !events::was_known_earlier(state, instance) {
-                count = Some(start.starts);
-            }
+    if let Some(starts) = starts
+        && let Some(start) = starts.all.iter().find(|one| one.instance == *instance)
+    {
+        since = since_text(start, starts.now, state, &row);
+        // The count begins with the process of the server. It would be too low if an earlier process
+        // knew the instance, so none is shown then.
+        if start.starts > 0 && !events::was_known_earlier(state, instance) {
+            count = Some(start.starts);
         }
     }
     if row.phase == Some(Phase::AgentDisconnected) {
-        // Its start says nothing about this state.
-        last_event = events::lost_at(state, &instance.agent);
+        // The start was before the loss of the agent. This state began with the loss.
+        since = events::lost_at(state, &instance.agent);
     }
     let mut info = row.info.clone();
     let is_absent = state.at(&["agents", &*instance.agent]).is_none();
@@ -224,7 +222,7 @@ fn described_instance(
         entry("agent", &instance.agent),
         entry("id", &instance.id),
         entry("state", &row.state),
-        entry("since", &last_event),
+        entry("since", &since),
         entry("info", &info),
         ("starts", value(count)),
         list("checks", checks(block, &row)),
@@ -282,7 +280,7 @@ fn result_of_check<'r>(prefix: &str, check: &Check, row: &'r Row) -> Option<&'r 
 }
 
 /// The time since an instance has its state, for people; empty if nothing is known.
-fn since(start: &Start, now: u64, state: &Node, row: &Row) -> String {
+fn since_text(start: &Start, now: u64, state: &Node, row: &Row) -> String {
     match start.in_state(now, state, &row.state) {
         Some(Lasting::Exactly(time)) => format!("{} ago", duration(time as f64)),
         Some(Lasting::AtLeast(time)) => format!("at least {} ago", duration(time as f64)),

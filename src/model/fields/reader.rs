@@ -671,40 +671,38 @@ impl FieldReader<'_> {
         Ok(Node::map(map))
     }
 
-    /// Records an unknown key. In a `lifecycle:` block it is a problem, and also at the top of a
-    /// complete state, where a typo would delete the whole state. Otherwise it is only ignored.
-    /// Keys that begin with `x-` are for others.
+    /// Records an unknown key. It is a problem in two places: at the top of a complete state, where a
+    /// typo would delete the whole state, and in a `lifecycle:` block, where it would disable a
+    /// condition. Elsewhere it is only noted.
     fn unknown(&mut self, at: &At<'_>, key: &str, object: &'static Object) {
         let known = object.names_in_manifest();
         let nearest = nearest(key, known.iter().copied());
         let is_at_top = at.parent.is_some_and(|above| above.parent.is_none());
-        if at.rules == DocumentKind::State && is_at_top {
+        let is_top_of_state = at.rules == DocumentKind::State && is_at_top;
+        // Keys that begin with `x-` are for others. The top of a state has none.
+        if key.starts_with("x-") && !is_top_of_state {
+            return;
+        }
+        let is_in_block = at.rules == DocumentKind::Block;
+        if is_top_of_state || is_in_block {
             let message = match nearest {
                 Some(name) => format!("unknown key; did you mean '{name}'?"),
+                None if is_in_block => format!("unknown key; known are {}", known.join(", ")),
                 None => "unknown key".to_owned(),
             };
             self.report(at, message);
             return;
         }
-        if key.starts_with("x-") {
+        // Others may have written the text of an engine, with any number of such keys.
+        let is_full = self.found.unknown.len() >= MANIFEST_WARNINGS_MAX;
+        if at.rules == DocumentKind::Engine && is_full {
             return;
         }
-        if at.rules == DocumentKind::Block {
-            let message = match nearest {
-                Some(name) => format!("unknown key; did you mean '{name}'?"),
-                None => format!("unknown key; known are {}", known.join(", ")),
-            };
-            self.report(at, message);
-            return;
-        }
-        // The text of an engine may come from others and have any number of them.
-        if at.rules != DocumentKind::Engine || self.found.unknown.len() < MANIFEST_WARNINGS_MAX {
-            self.found.unknown.push(UnknownKey {
-                path: at.path(),
-                nearest,
-                location: Some(at.key_at),
-            });
-        }
+        self.found.unknown.push(UnknownKey {
+            path: at.path(),
+            nearest,
+            location: Some(at.key_at),
+        });
     }
 }
 

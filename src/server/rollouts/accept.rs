@@ -143,7 +143,7 @@ impl Rollouts {
         for name in left.keys() {
             open.window.remove(name);
         }
-        self.choose_agents(&mut open, now);
+        self.drop_stages_not_awaited(&mut open, now);
         Ok(RequestDecision::Opened(Box::new(OpenedUpdate {
             open,
             checked,

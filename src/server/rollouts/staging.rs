@@ -377,13 +377,14 @@ impl Rollouts {
         })
     }
 
-    /// Chooses the agents that an update waits for when it is accepted: the connected ones that can
-    /// prepare. A disconnected one is awaited only for a condition, without which the update must
-    /// not be switched.
-    pub(super) fn choose_agents(&mut self, open: &mut OpenUpdate, now: Instant) {
+    /// Drops the stage of each workload whose preparation an accepted update does not wait for. It
+    /// waits for a connected agent that can prepare. It waits for a disconnected one only if the
+    /// workload has a condition: the update must not be switched before it is met, and only the
+    /// agent can tell.
+    pub(super) fn drop_stages_not_awaited(&mut self, open: &mut OpenUpdate, now: Instant) {
         for AffectedWorkload { new, stage, .. } in open.record.change_set.workloads.values_mut() {
-            let (Some(new), Some(known)) = (new, &stage) else {
-                continue;
+            let (Some(new), Some(staging)) = (new, &stage) else {
+                continue; // It is not staged.
             };
             let agent = &new.agent;
             match self.agents.get(agent) {
@@ -392,7 +393,7 @@ impl Rollouts {
                     self.warn_of_agent(agent);
                     *stage = None;
                 }
-                None if known.has_condition => {
+                None if staging.has_condition => {
                     self.away.entry(agent.clone()).or_insert(now);
                 }
                 None => *stage = None,

@@ -88,8 +88,8 @@ impl PreparedRecord {
         }
     }
 
-    /// Returns the prepared container; `None` if it cannot be started, because a create would make
-    /// another one now.
+    /// Returns the prepared container if it can still be started: its create had ended, the node has
+    /// not booted since, and a create now would make the same container.
     pub(crate) fn container(
         self,
         added: &AddedWorkload,
@@ -97,11 +97,14 @@ impl PreparedRecord {
         connector: &dyn RuntimeConnector,
         boot: &str,
     ) -> Option<PreparedContainer> {
+        // First, its create has to have ended, in this boot. An empty `boot` is unknown, so it may be
+        // another one.
         let level = PrepareLevel::parse(&self.level)?;
         if level < PrepareLevel::Create || self.boot != boot || boot.is_empty() {
             return None;
         }
-        // A workload that cannot be created now is not that of the recorded container.
+        // Then, a create now has to make the same container. If none is possible, the workload has
+        // changed since.
         let new = new_container(agent_folder, added).ok()?;
         let arguments = connector.create_arguments(&new).ok()?;
         if self.definition != definition(&added.workload, &arguments) {
