@@ -150,8 +150,8 @@ impl RestartBackoff {
     }
 
     /// Returns when to restart a workload that did not become ready, as [`Self::next`] does. If
-    /// restarts are not delayed, this restart is delayed like a failed create, since it is shown as a
-    /// failed create.
+    /// restarts are not delayed, this restart is delayed like a failed create, since it is shown as
+    /// a failed create.
     pub(crate) fn next_start(
         &mut self,
         now: Instant,

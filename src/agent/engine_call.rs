@@ -31,8 +31,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest wait for the facts of host paths before a container is created or initialised in advance.
-/// No start waits for this, but meanwhile the preparation occupies a slot.
+/// Longest wait for the facts of host paths before a container is created or initialised in
+/// advance. No start waits for this, but meanwhile the preparation occupies a slot.
 const PREPARING_PATHS_WAIT: Duration = Duration::from_secs(1);
 
 /// Starts calls. Tests and simulations run them when they want.
@@ -223,8 +223,8 @@ impl ContainerCall {
         Ok(container)
     }
 
-    /// Initialises a container that was created in advance. The engine copies files of the node into
-    /// it, so their facts belong to it from then on.
+    /// Initialises a container that was created in advance. The engine copies files of the node
+    /// into it, so their facts belong to it from then on.
     fn init(
         &mut self,
         mut container: PreparedContainer,
@@ -241,7 +241,8 @@ impl ContainerCall {
         Ok(container)
     }
 
-    /// Makes the pipes and the socket that the container mounts. They are only used after its start.
+    /// Makes the pipes and the socket that the container mounts. They are only used after its
+    /// start.
     fn make_folders(&self, new: &NewContainer) -> Result<(), RuntimeError> {
         if let Some(folder) = &new.control_interface {
             pipes::create(folder, false).map_err(|error| {

@@ -31,8 +31,8 @@ const NAME_TRIES: u32 = 8;
 /// such a name.
 const REMOVING: &str = ".removing-";
 
-/// Removes `folder` with all its entries. Failures are logged; a missing folder is none. If it takes
-/// longer than `limit`, the rest is set aside for [`remove_set_aside`].
+/// Removes `folder` with all its entries. Failures are logged; a missing folder is none. If it
+/// takes longer than `limit`, the rest is set aside for [`remove_set_aside`].
 pub(crate) fn remove_folder(folder: &Path, clock: &impl Clock, limit: Duration) {
     let removal = FolderRemoval {
         clock,
@@ -59,8 +59,9 @@ fn set_aside(folder: &Path) {
     }
 }
 
-/// Removes the folders that were set aside in the agent's `folder`, on a thread of its own, and does
-/// not wait for that. A removal that takes more than [`REMOVAL_MAX`] is continued at the next start.
+/// Removes the folders that were set aside in the agent's `folder`, on a thread of its own, and
+/// does not wait for that. A removal that takes more than [`REMOVAL_MAX`] is continued at the next
+/// start.
 pub(crate) fn remove_set_aside(folder: &Path) {
     let mut folders: Vec<PathBuf> = Vec::new();
     for entry in readable_entries(folder) {
@@ -85,8 +86,8 @@ pub(crate) fn remove_set_aside(folder: &Path) {
     }
 }
 
-/// Removes the entries of the agent's `folder` except those for which `keeps` returns true. They are
-/// set aside first, so that their names are free at once.
+/// Removes the entries of the agent's `folder` except those for which `keeps` returns true. They
+/// are set aside first, so that their names are free at once.
 pub(crate) fn remove_left_over(folder: &Path, keeps: impl Fn(&str) -> bool) {
     for entry in readable_entries(folder) {
         let name = entry.file_name();
@@ -183,8 +184,8 @@ impl<C: Clock> FolderRemoval<'_, C> {
         }
     }
 
-    /// Removes the entries of `folder`. For each inner folder that is not empty, `not_empty` is called
-    /// instead.
+    /// Removes the entries of `folder`. For each inner folder that is not empty, `not_empty` is
+    /// called instead.
     fn remove_entries(
         &self,
         folder: &OwnedFd,
@@ -204,8 +205,8 @@ impl<C: Clock> FolderRemoval<'_, C> {
         Ok(progress)
     }
 
-    /// Removes the folder `name` in `top`. Its entries are removed; inner folders that are not empty
-    /// are moved to `top`.
+    /// Removes the folder `name` in `top`. Its entries are removed; inner folders that are not
+    /// empty are moved to `top`.
     fn flatten(&self, top: &OwnedFd, name: &CStr) -> io::Result<RemovalProgress> {
         let folder = match open_folder(top, name) {
             Ok(folder) => folder,
@@ -275,9 +276,10 @@ fn open_folder<P: rustix::path::Arg + Copy>(
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat(&parent, name, flags | OFlags::RDONLY, Mode::empty()) {
         Err(Errno::ACCESS) => {
-            // Its owner has no right to read it. A change of the mode by name could follow a link that has
-            // replaced it meanwhile, and `fchmod` takes no descriptor that only names a place. So
-            // the place is held, its mode changed through /proc, and the same folder opened from it.
+            // Its owner has no right to read it. A change of the mode by name could follow a link
+            // that has replaced it meanwhile, and `fchmod` takes no descriptor that only names a
+            // place. So the place is held, its mode changed through /proc, and the same folder
+            // opened from it.
             let place = openat(&parent, name, flags | OFlags::PATH, Mode::empty())?;
             chmod(format!("/proc/self/fd/{}", place.as_raw_fd()), Mode::RWXU)?;
             openat(&place, c".", flags | OFlags::RDONLY, Mode::empty())

@@ -4,9 +4,9 @@
 //!
 //! The way of one workload: [`uplink`] receives it. [`scheduler`] keeps it until its dependencies
 //! are met, then makes it the target of its control loop. [`workload`] is that loop: it may prepare
-//! the start meanwhile, and calls the engine. [`state_checker`] reports the states of the container.
-//! They go back through [`workload`], [`scheduler`] and [`uplink_outbox`] to the server. Requests of
-//! the workload to the cluster, and their responses, go through [`control_interface`].
+//! the start meanwhile, and calls the engine. [`state_checker`] reports the states of the
+//! container. They go back through [`workload`], [`scheduler`] and [`uplink_outbox`] to the server.
+//! Requests of the workload to the cluster, and their responses, go through [`control_interface`].
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
@@ -261,8 +261,8 @@ fn own_folder(folder: &Path, name: &str) -> io::Result<Option<File>> {
     }
 }
 
-/// Starts the state checkers of the enabled runtimes. No engine is called until a workload needs it,
-/// so one that is not installed is no error.
+/// Starts the state checkers of the enabled runtimes. No engine is called until a workload needs
+/// it, so one that is not installed is no error.
 // [impl->swdd~agent-supports-podman~2]
 // [impl->swdd~agent-supports-podman-kube-runtime~1]
 fn start_engines(

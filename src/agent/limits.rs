@@ -39,8 +39,8 @@ const _: () = assert!(LOG_STOP_MAX.as_millis() < AGENT_STOP_DEADLINE.as_millis()
 
 // --------------------------------------------------------------- connections
 
-/// Pause of an agent before its second attempt to reach the server. It doubles with each attempt. It
-/// is short, since the server may just be starting.
+/// Pause of an agent before its second attempt to reach the server. It doubles with each attempt.
+/// It is short, since the server may just be starting.
 pub(crate) const RECONNECT_PAUSE_FIRST: Duration = Duration::from_millis(100);
 /// Longest pause of an agent between two attempts to reach the server.
 pub const RECONNECT_PAUSE: Duration = Duration::from_secs(1);

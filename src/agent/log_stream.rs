@@ -2,8 +2,8 @@
 //!
 //! There is one stream for each request and instance. At most one message of a stream waits for the
 //! server, and meanwhile it reads nothing. So a flood of lines stays in the pipe of the engine's
-//! program: it takes bounded memory and delays no other stream. Lines that a slow requester does not
-//! read in time are dropped and counted by the server.
+//! program: it takes bounded memory and delays no other stream. Lines that a slow requester does
+//! not read in time are dropped and counted by the server.
 //!
 //! A log may be requested before its container is started. It waits for the start without a thread,
 //! and ends with a reason if there is none.
@@ -159,7 +159,8 @@ impl LogStreams {
         }
     }
 
-    /// Starts to read the waiting logs that have a container now, and ends those that will have none.
+    /// Starts to read the waiting logs that have a container now, and ends those that will have
+    /// none.
     pub(crate) fn update_waiting(&mut self, source_of: impl Fn(&InstanceName) -> LogAccess) {
         for order in std::mem::take(&mut self.waiting) {
             let source = source_of(&order.instance);

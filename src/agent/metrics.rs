@@ -1,7 +1,7 @@
 //! The metrics file of the agent: the agent itself and the usage of its workloads.
 //!
-//! Thread: `metrics`, only with the key `metrics`. Each time it takes a sample, requests the overview
-//! from the scheduler, and may wait for both and for the disk.
+//! Thread: `metrics`, only with the key `metrics`. Each time it takes a sample, requests the
+//! overview from the scheduler, and may wait for both and for the disk.
 
 use super::events::{Overview, SchedulerEvent, WorkloadOverview};
 use super::images::{ImageReport, ImageUses};

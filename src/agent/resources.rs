@@ -37,8 +37,8 @@ struct CpuTimes {
 }
 
 impl LoadSampler {
-    /// Returns a sampler of the files below `proc`, normally `/proc`. The first sample is the average
-    /// since boot.
+    /// Returns a sampler of the files below `proc`, normally `/proc`. The first sample is the
+    /// average since boot.
     pub fn new(proc: &Path) -> Self {
         Self {
             proc: proc.to_owned(),
@@ -67,8 +67,8 @@ pub(crate) fn boot_time() -> Option<u64> {
     btime(&text(Path::new("/proc/stat")).ok()?)
 }
 
-/// The usage of the node, from the files below `proc`, normally `/proc`. A value that cannot be read
-/// is `None`.
+/// The usage of the node, from the files below `proc`, normally `/proc`. A value that cannot be
+/// read is `None`.
 pub(crate) fn node_usage(proc: &Path) -> NodeUsage {
     let stat = text(&proc.join("stat")).unwrap_or_default();
     let memory = text(&proc.join("meminfo")).unwrap_or_default();

@@ -509,8 +509,8 @@ fn protected(url: ServerUrl, security: &Security, warnings: &mut Vec<String>) ->
     }
 }
 
-/// The runtimes in the config file; all known ones without that key. Unknown ones are warned of, and
-/// are an error if no other is there.
+/// The runtimes in the config file; all known ones without that key. Unknown ones are warned of,
+/// and are an error if no other is there.
 fn enabled_runtimes(
     configured: Option<Vec<String>>,
     place: &str,

@@ -42,8 +42,8 @@ const EXIT_RETRY: Duration = Duration::from_millis(50);
 const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
 
 /// If the engine still lists a container as running this long after its process has ended, it will
-/// never notice the end: the program that waits for the process (conmon, a shim) was killed as well.
-/// A slow disk delays conmon for less.
+/// never notice the end: the program that waits for the process (conmon, a shim) was killed as
+/// well. A slow disk delays conmon for less.
 const END_UNNOTICED_MAX: Duration = Duration::from_secs(30);
 
 /// Longest pause after a listing. The pause is as long as the listing took, so that listings use at
@@ -120,8 +120,8 @@ pub enum WatchCommand {
     },
 }
 
-/// The observed end of a container. It stays the end of its workload if others remove the container,
-/// or one of its pod. It is forgotten when the container was started again.
+/// The observed end of a container. It stays the end of its workload if others remove the
+/// container, or one of its pod. It is forgotten when the container was started again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KnownEnd {
     /// The end of the whole workload; `None` while a container of it may run.
@@ -184,8 +184,8 @@ impl KnownEnd {
         end
     }
 
-    /// Updates the failure of one container of a pod. Returns the listed state, or the failure if its
-    /// container is missing in the listing: the state of the others does not show it.
+    /// Updates the failure of one container of a pod. Returns the listed state, or the failure if
+    /// its container is missing in the listing: the state of the others does not show it.
     fn update_failure(&mut self, listed: &ListedContainer) -> ExecutionState {
         let Some(pods) = &listed.pods else {
             return listed.state.clone();
@@ -235,8 +235,8 @@ pub trait SystemEnv {
     /// Watches one process until it is dropped.
     type Process;
 
-    /// Starts a listing. Its result goes to [`StateChecker::on_listed`], and the next one is started
-    /// only after that.
+    /// Starts a listing. Its result goes to [`StateChecker::on_listed`], and the next one is
+    /// started only after that.
     fn start_listing(&mut self);
 
     /// Watches a process. When it ends, [`StateChecker::on_exit`] is called with `key`.
@@ -257,8 +257,8 @@ pub struct StateChecker<S: SystemEnv, C: Clock> {
     next_listing: u64,
     /// When the listing under way began.
     began: Option<Instant>,
-    /// When the next listing must begin, beside the times of single containers; `None` while nothing
-    /// needs one.
+    /// When the next listing must begin, beside the times of single containers; `None` while
+    /// nothing needs one.
     due: Option<Instant>,
     /// No listing begins before this time.
     pause_until: Instant,
@@ -309,7 +309,8 @@ struct WatchedContainer<P> {
     exit_seen: Option<Instant>,
     /// When to list again because of this container.
     again: Option<Instant>,
-    /// The pause before the next listing while it is in a passing state, whose end no event reports.
+    /// The pause before the next listing while it is in a passing state, whose end no event
+    /// reports.
     passing_pause: Duration,
 }
 
@@ -683,8 +684,8 @@ impl<P> WatchedContainer<P> {
         }
     }
 
-    /// Whether the engine still lists the container as running, long after a process of it has ended.
-    /// A missing process is a proof only if the engine uses the pids of this node.
+    /// Whether the engine still lists the container as running, long after a process of it has
+    /// ended. A missing process is a proof only if the engine uses the pids of this node.
     // [impl->swdd~agent-sees-ends-that-no-engine-notices~1]
     fn has_unnoticed_end(&self, listed: &ExecutionState, shares_pids: bool, now: Instant) -> bool {
         if !matches!(listed.phase, Phase::Running | Phase::Stopping) {
@@ -857,7 +858,8 @@ impl SystemEnv for System {
     }
 }
 
-/// Starts the thread that notices the ends of processes. It ends when the returned value is dropped.
+/// Starts the thread that notices the ends of processes. It ends when the returned value is
+/// dropped.
 fn start_exit_watch(system: &System) -> Option<ExitWatch> {
     let runtime = system.runtime;
     match ExitWatch::start(format!("exits:{runtime}"), system.exits.clone()) {
@@ -869,8 +871,8 @@ fn start_exit_watch(system: &System) -> Option<ExitWatch> {
     }
 }
 
-/// Starts the thread that checks the containers of one engine. It ends when the sender of `commands`
-/// is dropped.
+/// Starts the thread that checks the containers of one engine. It ends when the sender of
+/// `commands` is dropped.
 // [impl->swdd~podman-start-checker-starts-podman-state-checker~1]
 pub(crate) fn start(
     settings: CheckerSettings,

@@ -130,7 +130,8 @@ impl SteppedLoops {
         self.calls().waiting.len()
     }
 
-    /// Makes the next engine calls fail, as if the system had no more threads, or lets them succeed.
+    /// Makes the next engine calls fail, as if the system had no more threads, or lets them
+    /// succeed.
     pub(crate) fn refuse_calls(&self, refuse: bool) {
         self.calls().refuse = refuse;
     }
@@ -348,7 +349,8 @@ pub(crate) struct SteppedAgent {
     pub(crate) answers: ProbeAnswers,
     /// Its time.
     pub(crate) clock: ManualClock,
-    /// Control loops act as soon as they have a target, even before the event is handled to its end.
+    /// Control loops act as soon as they have a target, even before the event is handled to its
+    /// end.
     pub(crate) has_fast_loops: bool,
     events: Receiver<SchedulerEvent>,
     checkers: Vec<SteppedChecker>,

@@ -158,9 +158,9 @@ impl Uplink {
                 recv(heartbeat.woken()) -> _ => {}
             }
         };
-        // Finally: the other threads are notified. Also after a clean end, since reports about other
-        // agents are outdated then as well. The scheduler is not, if the server has sent nothing:
-        // nothing depends on that connection, and there may be one each second.
+        // Finally: the other threads are notified. Also after a clean end, since reports about
+        // other agents are outdated then as well. The scheduler is not, if the server has sent
+        // nothing: nothing depends on that connection, and there may be one each second.
         hangup.hang_up();
         self.outbox.disconnected();
         let has_sent_nothing = matches!(end, Ok(ReadEnd { greeted: false, .. }));
@@ -269,9 +269,9 @@ struct Reconnects {
 }
 
 impl Reconnects {
-    /// The pause after an attempt. `lasted` is the duration of its connection, if the server has sent
-    /// something. A short connection is a failure as well: two agents of the same name end each
-    /// other's connections, and must not do so all the time.
+    /// The pause after an attempt. `lasted` is the duration of its connection, if the server has
+    /// sent something. A short connection is a failure as well: two agents of the same name end
+    /// each other's connections, and must not do so all the time.
     fn next_pause(&mut self, lasted: Option<Duration>) -> Duration {
         if let Some(lasted) = lasted
             && lasted > RECONNECT_PAUSE
@@ -292,8 +292,8 @@ const LOG_PAUSE: Duration = Duration::from_secs(60);
 /// Longest pause between two log lines with the same reason for a lost connection.
 const LOG_PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// The log of lost connections. A reason is repeated at longer and longer intervals, so that the log
-/// stays readable while the server is away.
+/// The log of lost connections. A reason is repeated at longer and longer intervals, so that the
+/// log stays readable while the server is away.
 #[derive(Debug, Default)]
 struct InterruptionLog {
     last: Option<LoggedInterruption>,

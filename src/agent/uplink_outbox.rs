@@ -28,8 +28,8 @@ const BATCH: usize = 256;
 const _: () = assert!(BATCH * ADDITIONAL_INFO_MAX < FOREIGN_MESSAGE_MAX);
 /// Requests of workloads that are sent in a row while the load or a log waits.
 const REQUESTS_IN_A_ROW: u32 = 16;
-/// Cancellations that wait. A dozen workloads cannot have more subscriptions. A connection that takes
-/// none of them is about to be lost, and the subscriptions end with it.
+/// Cancellations that wait. A dozen workloads cannot have more subscriptions. A connection that
+/// takes none of them is about to be lost, and the subscriptions end with it.
 const CANCELS: usize = 2048;
 /// A request that takes more memory than this, in bytes, is large. Encoding it takes longer than
 /// waking another thread.
@@ -165,8 +165,8 @@ impl UplinkOutbox {
         let is_next = slots.is_empty();
         slots.load = Some(load);
         drop(slots);
-        // If possible it is sent here: it comes every two seconds, and on an idle node `uplink` need
-        // not be woken for it.
+        // If possible it is sent here: it comes every two seconds, and on an idle node `uplink`
+        // need not be woken for it.
         if is_next && self.0.send_unless_busy() {
             return;
         }
@@ -214,8 +214,9 @@ impl UplinkOutbox {
             taken,
         });
         drop(slots);
-        // If possible it is sent here: waking `uplink` for it made a round trip 1.3 times as long in
-        // `./justw bench control`. Encoding a large one would keep `control` from other workloads.
+        // If possible it is sent here: waking `uplink` for it made a round trip 1.3 times as long
+        // in `./justw bench control`. Encoding a large one would keep `control` from other
+        // workloads.
         if is_next && !is_large && self.0.send_unless_busy() {
             return;
         }
@@ -240,8 +241,8 @@ impl UplinkOutbox {
         requests.any(|waiting| waiting.taken.is_some())
     }
 
-    /// Ends the requests with this prefix: drops those that were not sent, and puts the `cancels` of
-    /// those that were.
+    /// Ends the requests with this prefix: drops those that were not sent, and puts the `cancels`
+    /// of those that were.
     pub(crate) fn end_requests(&self, prefix: &str, cancels: Vec<Request>) {
         let mut slots = self.0.slots.lock();
         slots
@@ -253,8 +254,8 @@ impl UplinkOutbox {
         }
     }
 
-    /// Puts the cancellation of a subscription that was sent; never waits. Without a connection there
-    /// is nothing to cancel.
+    /// Puts the cancellation of a subscription that was sent; never waits. Without a connection
+    /// there is nothing to cancel.
     pub(crate) fn put_cancel(&self, request: Request) {
         let mut slots = self.0.slots.lock();
         if !slots.connected {
@@ -267,8 +268,9 @@ impl UplinkOutbox {
         self.0.wake();
     }
 
-    /// Puts lines or the end of a log, or a sample; never waits. `taken` is set when the next message
-    /// may be put. Returns whether there is a connection; without one no log is requested any more.
+    /// Puts lines or the end of a log, or a sample; never waits. `taken` is set when the next
+    /// message may be put. Returns whether there is a connection; without one no log is requested
+    /// any more.
     pub(crate) fn put_message(&self, message: ToServer, taken: Option<EventFd>) -> bool {
         let mut slots = self.0.slots.lock();
         if slots.connected {

@@ -249,8 +249,8 @@ fn warn_of_ignored<'k>(
     }
 }
 
-/// The error for an object of the manifest `second` that the manifest `first` has as well; `None` if
-/// there is no first one.
+/// The error for an object of the manifest `second` that the manifest `first` has as well; `None`
+/// if there is no first one.
 fn duplicate(kind: &str, name: &str, first: Option<&String>, second: &String) -> Option<CliError> {
     let first = first?;
     let text = format!("Multiple {kind} with the same name '{name}' found!");
@@ -301,8 +301,8 @@ fn invalid(input: &Input, text: &str, hint: String) -> CliError {
     )
 }
 
-/// Reads and checks one manifest. The order of the checks is fixed, so that a mistake always has the
-/// same message.
+/// Reads and checks one manifest. The order of the checks is fixed, so that a mistake always has
+/// the same message.
 fn read_manifest(input: &Input, output: &mut Output) -> Result<(Manifest, Yaml)> {
     // First the syntax.
     let root = match yaml::read(&input.text, Origin::Own) {
@@ -537,8 +537,8 @@ impl ConfigCheck<'_> {
     }
 }
 
-/// The text about an engine that restarts the containers of a workload, as the agent does; `None` if
-/// it does not.
+/// The text about an engine that restarts the containers of a workload, as the agent does; `None`
+/// if it does not.
 fn conflicting_restarts(workload: &Workload) -> Option<String> {
     let EngineRestarts { policy, pod } = workload.config().engine_restarts()?;
     let Some(pod) = pod else {

@@ -306,8 +306,8 @@ impl Start {
         self.running.or(self.ended)
     }
 
-    /// The begin of the start: the acceptance of the instance, or, after an earlier start, the first
-    /// report.
+    /// The begin of the start: the acceptance of the instance, or, after an earlier start, the
+    /// first report.
     pub(crate) fn begin(&self) -> Option<u64> {
         if self.starts <= 1 {
             return self.desired;
@@ -638,7 +638,8 @@ impl<'s> Chart<'s> {
         lines
     }
 
-    /// The lines from the row of a dependency to that of the start that waited for it, at its begin.
+    /// The lines from the row of a dependency to that of the start that waited for it, at its
+    /// begin.
     fn links(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (row, start) in self.rows.iter().enumerate() {

@@ -1,6 +1,7 @@
 //! `ank describe`: all that is known of one workload or agent, on one screen.
 //!
-//! Thread: `main`. Takes: the complete state, and the last lines of the logs. Gives: a text or data.
+//! Thread: `main`. Takes: the complete state, and the last lines of the logs. Gives: a text or
+//! data.
 
 use super::args::{DescribeArguments, Format};
 use super::blame::{self, Lasting, Start, Starts};
@@ -200,8 +201,8 @@ fn described_instance(
         && let Some(start) = starts.all.iter().find(|one| one.instance == *instance)
     {
         since = since_text(start, starts.now, state, &row);
-        // The count begins with the process of the server. It would be too low if an earlier process
-        // knew the instance, so none is shown then.
+        // The count begins with the process of the server. It would be too low if an earlier
+        // process knew the instance, so none is shown then.
         if start.starts > 0 && !events::was_known_earlier(state, instance) {
             count = Some(start.starts);
         }
@@ -302,8 +303,8 @@ fn dependency(shown: &str, condition: &str, needed: &str, reasons: &Reasons) -> 
     one_line(&format!("{shown} ({awaited}, {met})"))
 }
 
-/// The last changes of the state of a workload that the server keeps, oldest first. They show why it
-/// was restarted, for example.
+/// The last changes of the state of a workload that the server keeps, oldest first. They show why
+/// it was restarted, for example.
 fn last_changes(name: &str, state: &Node) -> Vec<String> {
     let history = events::history(state).unwrap_or_default();
     let mut changes = Vec::new();

@@ -24,13 +24,15 @@ pub enum ExitCode {
     /// The update was accepted, but a workload failed; only with `--fail-on-error`.
     WorkloadFailed = 3,
     /// The update was accepted, but `--wait-timeout` passed before all workloads reached their
-    /// states. With `--fail-on-error`, also if a guarded update stays open for a disconnected agent.
+    /// states. With `--fail-on-error`, also if a guarded update stays open for a disconnected
+    /// agent.
     GaveUp = 4,
     /// The update was accepted, failed and was rolled back; everything is as it was before.
     Undone = 5,
     /// The manifests and the desired state differ; only of `ank diff` and `ank apply --dry-run`.
     Different = 6,
-    /// The update was accepted, failed and was rolled back, but not all earlier workloads run again.
+    /// The update was accepted, failed and was rolled back, but not all earlier workloads run
+    /// again.
     NotRestored = 7,
     /// The update was refused, since the server has rolled back the same one before.
     UndoneBefore = 8,
@@ -314,8 +316,8 @@ impl CliError {
         matches!(self, Self::Interrupted)
     }
 
-    /// Returns whether another attempt may succeed: the connection was lost, or there is none at the
-    /// moment.
+    /// Returns whether another attempt may succeed: the connection was lost, or there is none at
+    /// the moment.
     pub(crate) fn is_transient(&self) -> bool {
         let lost = matches!(
             self,

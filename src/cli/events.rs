@@ -269,8 +269,8 @@ pub(crate) fn past(
 }
 
 /// Prints events until their number is reached, a field has its value, or the time limit is over.
-/// `now` is the time of each document. With `--reconnect` it connects again after a lost connection,
-/// and prints the current state first: the changes in between are not known.
+/// `now` is the time of each document. With `--reconnect` it connects again after a lost
+/// connection, and prints the current state first: the changes in between are not known.
 pub(crate) fn follow(
     arguments: &EventsArguments,
     now: fn() -> SystemTime,

@@ -109,8 +109,8 @@ impl GraphNode {
         shown.join(", ")
     }
 
-    /// The condition of a dependency for people, `running` for example. Also whether the workload is
-    /// restarted with the dependency.
+    /// The condition of a dependency for people, `running` for example. Also whether the workload
+    /// is restarted with the dependency.
     fn needed(&self, condition: &str) -> String {
         let needed = condition.trim_start_matches("ADD_COND_").to_lowercase();
         if self.is_restarted_with(condition) {
@@ -208,8 +208,8 @@ impl Graph {
         graph
     }
 
-    /// The part of the graph in `mode`, by the tags in `state`. Dependencies outside of the mode are
-    /// in it, too, but not what they need.
+    /// The part of the graph in `mode`, by the tags in `state`. Dependencies outside of the mode
+    /// are in it, too, but not what they need.
     fn in_mode(mut self, mode: &str, state: &Node) -> Result<Self> {
         // First, refuse an unknown mode.
         let mut known = BTreeSet::new();
@@ -266,8 +266,8 @@ impl Graph {
     }
 
     /// Adds the text of its start to each workload, as `@12.345 +0.678 *`: the time at which it was
-    /// ready, in seconds since the boot of the server's node; the duration; and a mark if it is in the
-    /// chain that was ready last.
+    /// ready, in seconds since the boot of the server's node; the duration; and a mark if it is in
+    /// the chain that was ready last.
     fn add_timings(&mut self, starts: &Starts) {
         let chain = starts.last_chain(|name| self.workloads.contains_key(name));
         let by_workload = starts.by_workload();

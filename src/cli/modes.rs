@@ -191,8 +191,8 @@ pub(crate) fn apply_mode_rule(
     let old = modes.get("current");
     let new = update.new_state.at(&path);
     if update.mode_rule == ModeRule::MustNotSwitch && old != new {
-        // To create or delete the item is no switch: the server ensures that no workload names modes
-        // without it.
+        // To create or delete the item is no switch: the server ensures that no workload names
+        // modes without it.
         let names_item = masks != update.masks;
         if !names_item || old.is_none() || new.is_none() {
             return Ok(None);
@@ -314,8 +314,8 @@ fn modes_of(workload: &Node) -> Option<BTreeSet<&str>> {
     Some(mode_names(tag).collect_entries())
 }
 
-/// Returns a warning for each dependency that is not in all modes of its workload, if one of the two
-/// is sent.
+/// Returns a warning for each dependency that is not in all modes of its workload, if one of the
+/// two is sent.
 fn unmet_needs(known: &[&str], state: &Node, sent: &TaggedWorkloads<'_>) -> Vec<String> {
     // First, the workloads after the update, and all modes.
     let before = entries(state.at(&["desiredState", "workloads"]));

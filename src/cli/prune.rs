@@ -15,7 +15,8 @@ use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::node::Node;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The parts of the state that decide about deletions. A server without modes has no [`modes::PART`].
+/// The parts of the state that decide about deletions. A server without modes has no
+/// [`modes::PART`].
 const MASKS: [&str; 6] = [
     "desiredState.workloads.*.agent",
     "desiredState.workloads.*.runtime",
@@ -126,8 +127,8 @@ impl Pruned {
                 used.extend(configs_of(workload));
             }
         }
-        // Finally the configs that are not used and that no manifest names. With tags, only those of
-        // workloads with these tags.
+        // Finally the configs that are not used and that no manifest names. With tags, only those
+        // of workloads with these tags.
         let mut used_with_tags = BTreeSet::new();
         for workload in old_workloads.values() {
             if has_tags(workload, tags) {

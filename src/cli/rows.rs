@@ -131,8 +131,8 @@ fn row(state: &Node) -> Row {
             ..Row::default()
         };
     };
-    // A server without reasons sends only the text. The reason in the text applies if the server has
-    // sent none.
+    // A server without reasons sends only the text. The reason in the text applies if the server
+    // has sent none.
     let mut known = ExecutionState::from_text(phase, info);
     if let Some(reason) = Reason::parse(text(state, &["reason"])) {
         known.reason = reason;

@@ -19,8 +19,8 @@ use std::io::{self, ErrorKind};
 /// The update that takes masks from a file, which is the last of `masks_and_file`.
 ///
 /// # Errors
-/// The file cannot be read or is no complete state. Without `delete_missing`, also if the file lacks
-/// a part that a mask names.
+/// The file cannot be read or is no complete state. Without `delete_missing`, also if the file
+/// lacks a part that a mask names.
 pub(crate) fn update(
     masks_and_file: &[String],
     delete_missing: bool,
@@ -133,8 +133,8 @@ fn invalid(name: &str, text: &str, hint: &str) -> CliError {
     CliError::input(format!("Invalid state in {name}: {text}"), hint)
 }
 
-/// The hint for a file that cannot be read because of `error`; `general` where the error has no hint
-/// of its own.
+/// The hint for a file that cannot be read because of `error`; `general` where the error has no
+/// hint of its own.
 pub(crate) fn hint_of_unread<'a>(error: &io::Error, general: &'a str) -> &'a str {
     match error.kind() {
         ErrorKind::IsADirectory => "it is a folder; name the files in it",

@@ -314,8 +314,8 @@ fn sort(shown: &mut [ShownWorkload<'_>], key: &str) {
     });
 }
 
-/// The sums of the known values of the workloads of an agent. Other values have no sum: peaks were at
-/// different times, and workloads share images.
+/// The sums of the known values of the workloads of an agent. Other values have no sum: peaks were
+/// at different times, and workloads share images.
 fn sums_of(shown: &[ShownWorkload<'_>], agent: &str) -> Usage {
     let mut sums = Usage::default();
     for one in shown {

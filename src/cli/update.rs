@@ -259,7 +259,8 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Waits until nothing is outstanding, and reports the workloads that did not reach their states.
+    /// Waits until nothing is outstanding, and reports the workloads that did not reach their
+    /// states.
     fn wait_until_settled(
         &mut self,
         state: &mut WaitState,
@@ -378,7 +379,8 @@ impl Context<'_> {
         code
     }
 
-    /// Reports the workloads that failed, and the outstanding ones unless all `reached` their states.
+    /// Reports the workloads that failed, and the outstanding ones unless all `reached` their
+    /// states.
     pub(crate) fn warn_of_missed(&mut self, state: &WaitState, reached: bool) -> Missed {
         let failures = state.failures();
         let mut outstanding = Vec::new();
@@ -872,7 +874,8 @@ impl WaitState {
     /// With too many instances the finished ones are left out first. Infos of outstanding instances
     /// that the table had to cut are repeated below it if there is room.
     pub(crate) fn frame(&self, spinner: char, columns: usize, lines_max: usize) -> Vec<String> {
-        // First choose the instances. If there are too many, a line is for the number of the others.
+        // First choose the instances. If there are too many, a line is for the number of the
+        // others.
         let room = lines_max.saturating_sub(1).max(1); // Below the heading.
         let mut shown: Vec<&InstanceName> = self.watched.keys().collect();
         let mut hidden = 0;
@@ -1027,7 +1030,8 @@ impl WaitState {
         if replaced.is_empty() {
             return Some(blocked.text("")); // They are deleted, so a restart does not help.
         }
-        // Both restart the dependents. The server refuses to restart a workload of a guarded update.
+        // Both restart the dependents. The server refuses to restart a workload of a guarded
+        // update.
         let names = if self.is_guarded {
             blocked.dependents.join(" ")
         } else {
@@ -1082,8 +1086,8 @@ fn has_predecessor(earlier: Option<&Phase>, before: Option<&Row>) -> bool {
     }
 }
 
-/// Returns whether an instance in this phase may have a container that ends when the update replaces
-/// it.
+/// Returns whether an instance in this phase may have a container that ends when the update
+/// replaces it.
 fn may_have_container(phase: Phase) -> bool {
     !matches!(
         phase,

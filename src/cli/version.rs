@@ -1,5 +1,5 @@
-//! `ank version`: the versions of `ank`, of the server and of connected agents. Also the warnings of
-//! certificates that expire soon.
+//! `ank version`: the versions of `ank`, of the server and of connected agents. Also the warnings
+//! of certificates that expire soon.
 //!
 //! Thread: `main`.
 

@@ -110,8 +110,8 @@ fn unmet<'n>(names: &'n [String], awaited: Awaited, reasons: &Reasons) -> Vec<&'
     unmet
 }
 
-/// Returns whether all instances of a workload are in the awaited state. A workload has two while an
-/// update replaces its instance.
+/// Returns whether all instances of a workload are in the awaited state. A workload has two while
+/// an update replaces its instance.
 fn is_met(name: &str, awaited: Awaited, reasons: &Reasons) -> bool {
     let has_instance = reasons.rows_of(name).next().is_some();
     let wanted = match awaited {

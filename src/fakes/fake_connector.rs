@@ -189,8 +189,8 @@ impl FakeEngine {
         self.world().containers.remove(id);
     }
 
-    /// Makes it stand for pods with these containers. The failure of `failed` is its state, if that is
-    /// a failure.
+    /// Makes it stand for pods with these containers. The failure of `failed` is its state, if that
+    /// is a failure.
     pub fn set_pods(&self, id: &ContainerId, containers: &[&str], failed: Option<&str>) {
         let mut pods = ListedPods::default();
         for container in containers {

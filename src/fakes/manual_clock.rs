@@ -38,8 +38,8 @@ impl Clock for ManualClock {
         *self.now.lock().unwrap()
     }
 
-    /// Ready at once or never. No thread waits for it in a simulation: the owner of the clock checks
-    /// what is due after it has moved the clock.
+    /// Ready at once or never. No thread waits for it in a simulation: the owner of the clock
+    /// checks what is due after it has moved the clock.
     fn alarm(&self, at: Instant) -> Receiver<Instant> {
         if at > self.now() {
             return never();

@@ -9,8 +9,8 @@ use std::time::Duration;
 /// Encoded log entries in one message, in bytes: a peer of another implementation takes 4 MiB at
 /// most.
 pub const LOG_MESSAGE_MAX: usize = 2 * 1024 * 1024;
-/// Longest wait of a read for the samples of agents. A sample takes milliseconds, and clients repeat
-/// the read.
+/// Longest wait of a read for the samples of agents. A sample takes milliseconds, and clients
+/// repeat the read.
 pub const USAGE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 // --------------------------------------------------------------- connections

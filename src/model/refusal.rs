@@ -9,8 +9,8 @@ use super::modes::NO_MODE_ITEM;
 use super::names::named_enum;
 
 named_enum! {
-    /// The reason of a refusal. Its number on the wire is its place in this list, so a new one comes
-    /// last.
+    /// The reason of a refusal. Its number on the wire is its place in this list, so a new one
+    /// comes last.
     #[derive(Default)]
     Refusal {
         /// Programs decide by the refusal alone.

@@ -1,7 +1,8 @@
 //! The `runtimeConfig` of a workload: the text, and the values in it for engines and for the
 //! `lifecycle:` block.
 //!
-//! Thread: none, plain values. An agent reads each text once, on `rx:server`, and shares the result.
+//! Thread: none, plain values. An agent reads each text once, on `rx:server`, and shares the
+//! result.
 
 use super::fields::reader::{DocumentKind, UnknownKey, read};
 use super::fields::{Field, Kind, Object, Text};

@@ -1,7 +1,7 @@
 //! Files of ours that must be whole: one line with a checksum of the rest, then the rest.
 //!
-//! A new file is written, brought to the disk and renamed over the old one. So a crash loses at most
-//! the new file, and damage is noticed.
+//! A new file is written, brought to the disk and renamed over the old one. So a crash loses at
+//! most the new file, and damage is noticed.
 //!
 //! Thread: any. Takes: folders and texts. Gives: checked texts.
 

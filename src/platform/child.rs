@@ -210,8 +210,8 @@ impl<P: Read + AsFd> Capture<P> {
         }
     }
 
-    /// Reads the content of the pipe, at most its capacity: a grandchild that keeps it open, such as
-    /// podman's monitor of a container, may write forever. Closes the pipe at its end.
+    /// Reads the content of the pipe, at most its capacity: a grandchild that keeps it open, such
+    /// as podman's monitor of a container, may write forever. Closes the pipe at its end.
     fn drain(&mut self) {
         let mut chunk = [0_u8; 16 * 1024];
         let mut total = 0;
@@ -389,8 +389,8 @@ impl<'a> RunningCall<'a> {
         self.stderr.drain();
     }
 
-    /// Writes as much input as fits. Closes the pipe after the last byte, or if the child has closed
-    /// it.
+    /// Writes as much input as fits. Closes the pipe after the last byte, or if the child has
+    /// closed it.
     fn feed(&mut self) {
         while let Some(PendingInput { pipe, rest }) = &mut self.stdin {
             match pipe.write(rest) {
@@ -577,8 +577,8 @@ impl FollowedChild {
         }
     }
 
-    /// Reads output into `buffer`; never waits. A helper that keeps the pipe open does not delay the
-    /// end.
+    /// Reads output into `buffer`; never waits. A helper that keeps the pipe open does not delay
+    /// the end.
     pub fn read(&mut self, buffer: &mut [u8]) -> ChildOutput {
         // Checked before the read, so that the pipe has all output of an ended child.
         let ended = match &mut self.child {

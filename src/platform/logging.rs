@@ -119,8 +119,8 @@ fn harmless(text: &str) -> String {
 
 // ---------------------------------------------------------------- standard error
 
-/// Longest wait of a line for standard error. A busy journal is faster; one that hangs must not stop
-/// the program.
+/// Longest wait of a line for standard error. A busy journal is faster; one that hangs must not
+/// stop the program.
 const LOG_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Bytes that a writable output takes without waiting: `PIPE_BUF` of the system.
 const WRITTEN_AT_ONCE: usize = 4096;
@@ -139,8 +139,8 @@ impl Write for StandardError {
     }
 }
 
-/// Writes records to an output whose reader may hang. Until it reads again, records are left out and
-/// counted.
+/// Writes records to an output whose reader may hang. Until it reads again, records are left out
+/// and counted.
 // [impl->swdd~programs-go-on-when-logs-are-not-read~1]
 struct LogWriter<W> {
     wait_max: Duration,

@@ -35,8 +35,8 @@ const STACK_RESERVE: usize = if cfg!(debug_assertions) { 8 } else { 1 } * 1024;
 const FIRST_DELAY: Duration = Duration::from_millis(50);
 
 /// Size of the pieces in which code is mapped, in bytes. With a needed page the kernel maps up to
-/// 64 KiB around it, but never more than its piece. A piece costs the kernel some 200 bytes; program
-/// and libraries have about 9 MB.
+/// 64 KiB around it, but never more than its piece. A piece costs the kernel some 200 bytes;
+/// program and libraries have about 9 MB.
 const CODE_PIECE: usize = 8 * 1024;
 
 /// Smallest allocation with a mapping of its own, in bytes.
@@ -93,8 +93,8 @@ pub fn give_back_after(bytes: usize) {
     }
 }
 
-/// The stack of the thread that created this value. Pages that a call has used stay in memory, which
-/// adds up over the many idle threads of an agent.
+/// The stack of the thread that created this value. Pages that a call has used stay in memory,
+/// which adds up over the many idle threads of an agent.
 #[derive(Debug)]
 pub struct OwnStack {
     lowest: usize,
@@ -178,9 +178,9 @@ fn code_mappings() -> Vec<Range<usize>> {
     mappings
 }
 
-/// Adds the segments of one loaded file that are never written. Parts that the loader changes belong
-/// to writable segments, even if they are read-only later. The architectures of these programs have
-/// no relocations in code.
+/// Adds the segments of one loaded file that are never written. Parts that the loader changes
+/// belong to writable segments, even if they are read-only later. The architectures of these
+/// programs have no relocations in code.
 #[allow(unsafe_code)]
 // SAFETY: for `dl_iterate_phdr` only, see `code_mappings`.
 unsafe extern "C" fn add_code(
@@ -238,9 +238,9 @@ fn page_size() -> usize {
     }
 }
 
-/// Starts a thread that returns pages of code to the kernel after the start, and again a while after
-/// [`settle_again`]: most of the code is needed rarely. A page that is needed again comes from the
-/// page cache. This saves 4 of 6.3 MiB of an agent that has just connected.
+/// Starts a thread that returns pages of code to the kernel after the start, and again a while
+/// after [`settle_again`]: most of the code is needed rarely. A page that is needed again comes
+/// from the page cache. This saves 4 of 6.3 MiB of an agent that has just connected.
 pub fn settle() -> io::Result<()> {
     let code: &[Range<usize>] = CODE.get().map_or(&[], Vec::as_slice);
     let (work_done, woken) = bounded(1);
@@ -301,8 +301,8 @@ fn every_other_piece(range: &Range<usize>) -> impl Iterator<Item = Range<usize>>
 /// Advises the kernel about a range of code.
 fn advise(range: &Range<usize>, advice: Advice) {
     #[allow(unsafe_code)]
-    // SAFETY: the range is code or constants of a file that stays loaded. They are never written, so
-    // each access reads the same content from the file, with any advice.
+    // SAFETY: the range is code or constants of a file that stays loaded. They are never written,
+    // so each access reads the same content from the file, with any advice.
     let result = unsafe {
         rustix::mm::madvise(
             std::ptr::without_provenance_mut(range.start),

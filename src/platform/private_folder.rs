@@ -225,7 +225,8 @@ fn check_trusted(stat: &Stat) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
-/// Sets the mode of a folder of root or our user. `wanted` returns the new mode for the present one.
+/// Sets the mode of a folder of root or our user. `wanted` returns the new mode for the present
+/// one.
 fn set_trusted_mode(path: &Path, wanted: fn(u32) -> u32) -> io::Result<()> {
     // First, open the folder. `path` may be a link of root or our user: its target is read from the
     // descriptor that was checked, since others could replace a link by its name.

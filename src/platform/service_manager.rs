@@ -237,8 +237,8 @@ impl<C: Clock> Notifier<C> {
             } else {
                 &nothing
             };
-            // The status is sent once a second at most, so it never keeps the check from its turn. The
-            // check may be due without a pause: it comes last.
+            // The status is sent once a second at most, so it never keeps the check from its turn.
+            // The check may be due without a pause: it comes last.
             select_biased! {
                 recv(stop) -> _ => return,
                 recv(changed) -> _ => self.send_status(),
@@ -256,8 +256,8 @@ impl<C: Clock> Notifier<C> {
         }
     }
 
-    /// Returns whether a change of the status is sent now. The first status is sent when the program
-    /// is ready.
+    /// Returns whether a change of the status is sent now. The first status is sent when the
+    /// program is ready.
     fn listens_for_changes(&self) -> bool {
         self.ready && self.rest_until.is_none()
     }

@@ -174,8 +174,8 @@ fn error_line(text: &str) -> &str {
     last
 }
 
-/// The line with the cause in the text of an error, at most [`ENGINE_REASON_MAX`] bytes. If the text
-/// mentions want of space anywhere, that comes first: it explains any other cause.
+/// The line with the cause in the text of an error, at most [`ENGINE_REASON_MAX`] bytes. If the
+/// text mentions want of space anywhere, that comes first: it explains any other cause.
 pub(crate) fn reason(text: &str) -> String {
     let mut reason = error_line(text).to_owned();
     if reason.len() > ENGINE_REASON_MAX {

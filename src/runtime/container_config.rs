@@ -41,16 +41,16 @@ pub trait EngineArguments {
     /// The arguments that create the same container and do not start it.
     fn create_arguments(&self, new: &NewContainer) -> Result<MaskedArguments, RuntimeError>;
 
-    /// The arguments of a call that creates it. A pid file with a path that is not UTF-8 is left out:
-    /// a listing shows the state instead.
+    /// The arguments of a call that creates it. A pid file with a path that is not UTF-8 is left
+    /// out: a listing shows the state instead.
     fn container_arguments(
         &self,
         verb: &[&str],
         new: &NewContainer,
     ) -> Result<MaskedArguments, RuntimeError>;
 
-    /// The arguments of a call, such as `start` and a container. Secrets of earlier calls are masked
-    /// in it, since the engine may repeat them.
+    /// The arguments of a call, such as `start` and a container. Secrets of earlier calls are
+    /// masked in it, since the engine may repeat them.
     fn call(&self, verb: &[&str]) -> MaskedArguments;
 
     /// The arguments that pull the image with the options of a create.

@@ -131,8 +131,8 @@ impl ContainerConnector {
         }
     }
 
-    /// Stops a container within its own stop timeout. Only the engine has that timeout; it is queried
-    /// when the default has passed, since nearly all stops end before.
+    /// Stops a container within its own stop timeout. Only the engine has that timeout; it is
+    /// queried when the default has passed, since nearly all stops end before.
     fn stop_running(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         let call = self.change(self.engine.stop, id).limit(self.stop_limit);
         let stopped = call.run_extended(None, || {
@@ -150,8 +150,8 @@ impl ContainerConnector {
     }
 
     // [impl->swdd~podman-delete-workload-stops-and-removes-workload~1]
-    /// Stops and removes a container. After a failed stop it is removed anyway: a container that was
-    /// never started, or whose removal was interrupted, can be removed but not stopped.
+    /// Stops and removes a container. After a failed stop it is removed anyway: a container that
+    /// was never started, or whose removal was interrupted, can be removed but not stopped.
     fn stop_and_remove(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         match self.stop_within(id) {
             Ok(()) => self.remove(id),
@@ -205,8 +205,8 @@ impl ContainerConnector {
         }
     }
 
-    /// Removes the rest of a create that was killed. It is in podman's storage only: no listing shows
-    /// it, but its name is in use.
+    /// Removes the rest of a create that was killed. It is in podman's storage only: no listing
+    /// shows it, but its name is in use.
     fn remove_remains(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         match self.cli.query(&["container", "exists", &id.0]) {
             // It does not exist; an error has another status.
@@ -456,8 +456,8 @@ impl RuntimeConnector for ContainerConnector {
     }
 }
 
-/// The longest stop timeout of these containers, minus [`CONTAINER_STOP_DEFAULT`]; `None` if none is
-/// longer. `call` prints the timeout of each container, in seconds.
+/// The longest stop timeout of these containers, minus [`CONTAINER_STOP_DEFAULT`]; `None` if none
+/// is longer. `call` prints the timeout of each container, in seconds.
 pub(super) fn more_than_default(cli: &EngineCli, call: &[&str], ids: &[&str]) -> Option<Duration> {
     let printed = cli.query(&[call, ids].concat()).ok()?; // Without an answer, none is known.
     let mut longest = CONTAINER_STOP_DEFAULT;

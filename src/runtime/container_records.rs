@@ -67,8 +67,8 @@ impl ContainerRecords {
     }
 
     /// Returns whether `id` is known to have run the instance since the node booted. Clocks cannot
-    /// show that: they may be set at any time, and a node without one begins each boot with the same
-    /// time.
+    /// show that: they may be set at any time, and a node without one begins each boot with the
+    /// same time.
     // [impl->swdd~agent-tells-boots-apart-by-id~1]
     pub(crate) fn ran_in_this_boot(&self, instance: &InstanceName, id: &ContainerId) -> bool {
         if self.boot.is_empty() {
@@ -101,8 +101,8 @@ impl ContainerRecords {
         }
     }
 
-    /// The kept text. Anything but our own file is ignored: a link leads elsewhere, and a pipe never
-    /// ends.
+    /// The kept text. Anything but our own file is ignored: a link leads elsewhere, and a pipe
+    /// never ends.
     pub(crate) fn kept(&self, instance: &InstanceName, file: &str) -> Option<String> {
         let folder = PrivateFolder::existing(&self.folder.join(instance.folder())).ok()?;
         folder.read(Path::new(file)).ok()

@@ -58,8 +58,8 @@ struct PreviousRecord {
 }
 
 impl EngineChildren {
-    /// Creates the folder if it is missing, and takes over the records of an earlier agent. Ends its
-    /// calls that only read.
+    /// Creates the folder if it is missing, and takes over the records of an earlier agent. Ends
+    /// its calls that only read.
     pub fn open(folder: &Path) -> io::Result<(Self, PreviousChildren)> {
         // First read the records.
         let place = PrivateFolder::open(folder)?;
@@ -122,8 +122,8 @@ impl EngineChildren {
 
     // [impl->swdd~agent-makes-removed-files-anew~1]
     /// Records a call of `program` before its start, with [`READER`] as its kind or none. Returns
-    /// `None` if that fails; the call is made anyway, since only a crash of the agent would need the
-    /// record.
+    /// `None` if that fails; the call is made anyway, since only a crash of the agent would need
+    /// the record.
     pub(super) fn announce(&self, program: &str, kind: &str) -> Option<ChildRecord> {
         let number = self.next_call.fetch_add(1, Ordering::Relaxed);
         let boot = self.boot_id.get(..8).unwrap_or_default();
@@ -203,8 +203,8 @@ impl PreviousChildren {
 
     /// Finds the processes of the calls by their tokens.
     ///
-    /// Helpers of a call such as aardvark-dns and conmon inherit the token and may live for long. So a
-    /// process must also lead its group, and run the program.
+    /// Helpers of a call such as aardvark-dns and conmon inherit the token and may live for long.
+    /// So a process must also lead its group, and run the program.
     fn find_processes(&mut self) {
         for one in &mut self.records {
             one.process = None;

@@ -43,8 +43,8 @@ pub struct WatchedProcess {
 
 impl Drop for WatchedProcess {
     fn drop(&mut self) {
-        // Closing our descriptor does not remove it from the set while a child that is being started
-        // has a copy.
+        // Closing our descriptor does not remove it from the set while a child that is being
+        // started has a copy.
         let _ = epoll::delete(&self.set, &self.pidfd); // It is in the set.
     }
 }

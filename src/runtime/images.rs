@@ -101,8 +101,8 @@ impl LocalImage {
 }
 
 impl ImageStore {
-    /// The image that a manifest calls `used`. If that may mean two images, the one with exactly this
-    /// name; `None` if there is none.
+    /// The image that a manifest calls `used`. If that may mean two images, the one with exactly
+    /// this name; `None` if there is none.
     pub fn find(&self, used: &str) -> Option<&LocalImage> {
         let mut found: Option<&LocalImage> = None;
         for image in &self.images {
@@ -338,8 +338,8 @@ pub(crate) fn nerdctl_store(cli: &EngineCli) -> Result<ImageStore, RuntimeError>
     })
 }
 
-/// Removes an image of podman, or one of its names. The store may have changed since it was read, but
-/// podman refuses to remove an image that has several names or a container now.
+/// Removes an image of podman, or one of its names. The store may have changed since it was read,
+/// but podman refuses to remove an image that has several names or a container now.
 // [impl->swdd~agent-removes-replaced-images~1]
 pub(crate) fn remove_from_podman(
     cli: &EngineCli,

@@ -183,7 +183,8 @@ impl RuntimeError {
         call_error::reason(self.text())
     }
 
-    /// The meaning of the engine's error; [`ErrorMeaning::Failure`] if the error is not the engine's.
+    /// The meaning of the engine's error; [`ErrorMeaning::Failure`] if the error is not the
+    /// engine's.
     pub(crate) fn meaning(&self) -> &ErrorMeaning {
         match self {
             Self::Failed(error) => &error.meaning,
@@ -333,8 +334,8 @@ pub trait RuntimeConnector: Send {
         with_processes: bool,
     ) -> Result<ProbeTarget, RuntimeError>;
 
-    /// Describes how the ended instance behind `id` was killed for want of memory; `None` if it ended
-    /// in another way.
+    /// Describes how the ended instance behind `id` was killed for want of memory; `None` if it
+    /// ended in another way.
     ///
     /// # Errors
     /// `Failed` or `TimedOut` when the engine could not be called.
@@ -346,8 +347,8 @@ pub trait RuntimeConnector: Send {
         Ok(None)
     }
 
-    /// Deletes a container that has ended or was never started. That needs fewer calls of the engine
-    /// than [`Self::delete`].
+    /// Deletes a container that has ended or was never started. That needs fewer calls of the
+    /// engine than [`Self::delete`].
     ///
     /// # Errors
     /// As [`Self::delete`].

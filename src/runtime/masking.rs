@@ -116,8 +116,8 @@ impl MaskedArguments {
     }
 }
 
-/// Shortest hidden value, in bytes, that is masked in output of an engine: shorter ones are parts of
-/// ordinary words.
+/// Shortest hidden value, in bytes, that is masked in output of an engine: shorter ones are parts
+/// of ordinary words.
 const MASKED_MIN: usize = 4;
 
 fn strings(texts: &[impl AsRef<str>]) -> Vec<String> {

@@ -4,8 +4,8 @@
 //! Thread: the caller's, after an end with the code of a kill. Owns: the file `oom` in the folder
 //! of each instance.
 //!
-//! The monitor of podman (conmon) leaves an empty file `oom` in its working folder. Podman 4.3 looks
-//! for it elsewhere, and reports no kill. So containers are started in the folder of their
+//! The monitor of podman (conmon) leaves an empty file `oom` in its working folder. Podman 4.3
+//! looks for it elsewhere, and reports no kill. So containers are started in the folder of their
 //! instance: the file is found there, and does not stay in the folder of the agent.
 
 use super::ContainerId;
@@ -36,8 +36,8 @@ const NO_LIMIT: u64 = 1 << 62;
 /// The file that the monitor leaves.
 const MONITOR_FILE: &str = "oom";
 
-/// Makes the folder of the instance, in which its containers are started, and removes the file of an
-/// earlier kill from it.
+/// Makes the folder of the instance, in which its containers are started, and removes the file of
+/// an earlier kill from it.
 ///
 /// Returns `None` for the folder of the agent: if `options` may have paths that are relative to
 /// that, or if the folder cannot be made.
@@ -53,15 +53,15 @@ pub(crate) fn make_start_folder<'o>(
     records.make_folder(instance)
 }
 
-/// Returns whether `text` may have a path that is relative to the folder of the agent. The text is an
-/// option, or a whole manifest of pods.
+/// Returns whether `text` may have a path that is relative to the folder of the agent. The text is
+/// an option, or a whole manifest of pods.
 fn may_have_relative_path(text: &str) -> bool {
     // `./app.env` and `../app.env` are found in both.
     if text.starts_with("..") || text.contains("./") {
         return true;
     }
-    // Only a manifest has several lines. Its words are not looked up: its relative paths begin with a
-    // dot.
+    // Only a manifest has several lines. Its words are not looked up: its relative paths begin with
+    // a dot.
     if text.contains('\n') {
         return false;
     }
@@ -88,8 +88,8 @@ pub struct OutOfMemory {
 }
 
 /// Finds the first container that was killed for want of memory in what an engine prints: a JSON
-/// value for each container, or a list of them. `has_file` is whether their monitor has noted a kill;
-/// `top` is `/` except in tests.
+/// value for each container, or a list of them. `has_file` is whether their monitor has noted a
+/// kill; `top` is `/` except in tests.
 pub(crate) fn in_inspected(text: &str, has_file: bool, top: &Path) -> Option<OutOfMemory> {
     for printed in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
         let containers = match printed.ok()? {

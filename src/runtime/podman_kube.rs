@@ -72,8 +72,8 @@ const PODS: &str = "pods";
 struct Play {
     instance: InstanceName,
     manifest: String,
-    /// The pods before the play. They are not pods of this instance, even if the play failed because of
-    /// their names.
+    /// The pods before the play. They are not pods of this instance, even if the play failed
+    /// because of their names.
     before: Vec<ExistingPod>,
     /// Ids of the pods that the play has made; `None` until the engine could list them.
     made: Option<Vec<String>>,
@@ -341,16 +341,16 @@ impl PodmanKubeConnector {
         }
         // Then stop running containers in order: they may have data to write.
         self.stop_in_order(&failed.instance, &failed.manifest, Some(made))?;
-        // Finally remove all at once. With another time podman would wait up to ten seconds for each
-        // container that ignores its signal, whatever the manifest says.
+        // Finally remove all at once. With another time podman would wait up to ten seconds for
+        // each container that ignores its signal, whatever the manifest says.
         let call =
             MaskedArguments::from(["pod", "rm", "--force", "--ignore", "--time=0"]).plain(made);
         self.cli.change(call).limit(POD_DOWN_MAX).run(cancel)?;
         Ok(())
     }
 
-    /// Stops the containers in the pods of the instance with their stop signals, each pod within its
-    /// own time: `kube down` of podman 4.3 would kill them at once.
+    /// Stops the containers in the pods of the instance with their stop signals, each pod within
+    /// its own time: `kube down` of podman 4.3 would kill them at once.
     ///
     /// The infra container of a pod continues, and with it the network. Without `pods`, as after an
     /// interrupted play, the pods are found by their names, as `kube down` finds them.
@@ -616,7 +616,8 @@ impl RuntimeConnector for PodmanKubeConnector {
         Ok(())
     }
 
-    /// Stops the pods and keeps them, with their logs. If their ids are not known, they are deleted.
+    /// Stops the pods and keeps them, with their logs. If their ids are not known, they are
+    /// deleted.
     fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         let instance = instance_of(id)?;
         let pods = self.pods_of(&instance).ok().flatten().unwrap_or_default();
@@ -1003,9 +1004,9 @@ pub struct PodDocument {
 }
 
 impl PodDocument {
-    /// Returns whether podman may have made the pod called `pod` from this document: a Pod keeps its
-    /// name, the pods of other kinds are called `<name>-pod` or `<name>-pod-<number>`, depending on
-    /// podman's version.
+    /// Returns whether podman may have made the pod called `pod` from this document: a Pod keeps
+    /// its name, the pods of other kinds are called `<name>-pod` or `<name>-pod-<number>`,
+    /// depending on podman's version.
     pub(crate) fn makes(&self, pod: &str) -> bool {
         if self.is_pod {
             return pod == self.name;

@@ -546,7 +546,8 @@ mod tests {
         admission.must_wait(requester, content, now, false, || true)
     }
 
-    /// Lets the server work for `requester` for this number of milliseconds; returns the end of that.
+    /// Lets the server work for `requester` for this number of milliseconds; returns the end of
+    /// that.
     fn work(
         admission: &mut Admission,
         requester: &Requester,
@@ -690,7 +691,8 @@ mod tests {
                 .requester;
             now = work(&mut admission, &next, now, 1_000);
             assert!(add(&mut admission, &next, "again", update(0)));
-            // After the first round, a requester without room in its outbox is next once it has room.
+            // After the first round, a requester without room in its outbox is next once it has
+            // room.
             assert!(add(&mut admission, &modest, "modest", read()));
             let others = |admission: &mut Admission| admission.next(now, |peer| peer.0 >= 1_000);
             assert_eq!(

@@ -1,7 +1,7 @@
 //! Warns of certificates that expire soon: the one of the server and those of connected agents.
 //!
-//! Thread: `server`; a plain value owned by [`super::ServerLoop`]. Certificates are checked when one
-//! comes, when the first warning is due, and then once a day. Without TLS there is no check.
+//! Thread: `server`; a plain value owned by [`super::ServerLoop`]. Certificates are checked when
+//! one comes, when the first warning is due, and then once a day. Without TLS there is no check.
 
 use super::sessions::ConnectedAgent;
 use ankaios_model::names::Name;

@@ -155,7 +155,8 @@ pub struct StateStore {
     busy_since: Option<Instant>,
     /// Whether there is a writer; without one nothing waits for it.
     has_writer: bool,
-    /// When the server may wait for the whole of [`STORE_WAIT`] again. `None` before its first wait.
+    /// When the server may wait for the whole of [`STORE_WAIT`] again. `None` before its first
+    /// wait.
     all_regained_at: Option<Instant>,
 }
 

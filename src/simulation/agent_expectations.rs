@@ -100,8 +100,8 @@ pub(crate) struct AgentExpectations {
     /// stops them. It adopts them as running, and their policies restart them without regard to
     /// dependencies, if they have ended since.
     listed: BTreeSet<ContainerKey>,
-    /// When the last end of an instance was reported. Its policy may restart it at this instant: the
-    /// scheduler cannot forbid it before, and cancels the start.
+    /// When the last end of an instance was reported. Its policy may restart it at this instant:
+    /// the scheduler cannot forbid it before, and cancels the start.
     ended_at: BTreeMap<InstanceName, Instant>,
     /// The newest conditions of deletes of each workload.
     pub delete_conditions: BTreeMap<Name, Conditions>,
@@ -321,7 +321,8 @@ impl AgentExpectations {
             let name = &deleted.instance.workload;
             names.insert(name);
             self.end_instances(name);
-            // Instances of an earlier delete are already being stopped, unless that one still waits.
+            // Instances of an earlier delete are already being stopped, unless that one still
+            // waits.
             let mut of = match self.deletes.remove(name) {
                 Some(earlier) if !earlier.may_stop => earlier.deleted,
                 _ => Vec::new(),
@@ -735,8 +736,8 @@ pub(crate) fn has_ended(state: &ExecutionState) -> bool {
     state.phase != Phase::Running && !says_nothing && !is_adopted && !is_unlisted
 }
 
-/// As [`meets`], for deletes. A workload that stops is awaited while it waits for others, and to its
-/// end if it has a condition `gone`.
+/// As [`meets`], for deletes. A workload that stops is awaited while it waits for others, and to
+/// its end if it has a condition `gone`.
 fn lets_stop(state: &ExecutionState, condition: DeleteCondition) -> bool {
     let phase = state.phase;
     match condition {

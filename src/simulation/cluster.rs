@@ -1,8 +1,8 @@
 //! A whole cluster on one thread: server, agents, engines and the network between them, in virtual
 //! time.
 //!
-//! Thread: the one of the test. Each part that can do something now is an [`Actor`]. A step lets one
-//! of them do one thing; the seed chooses which. Time passes only when none can do anything.
+//! Thread: the one of the test. Each part that can do something now is an [`Actor`]. A step lets
+//! one of them do one thing; the seed chooses which. Time passes only when none can do anything.
 
 use super::agent_expectations::AgentExpectations;
 use super::disk::Disk;
@@ -90,8 +90,8 @@ pub(crate) struct Cluster {
     pub steps: u64,
     progress: Progress,
     pub violations: Vec<String>,
-    /// The instances of a server that only uses the reports on a connection. Our server also forgets
-    /// instances that an agent does not have any more; other servers do not.
+    /// The instances of a server that only uses the reports on a connection. Our server also
+    /// forgets instances that an agent does not have any more; other servers do not.
     pub reported: BTreeSet<InstanceName>,
     expectations: ServerExpectations,
     /// The guarded updates, if there may be any.
@@ -964,9 +964,9 @@ impl Cluster {
         }
     }
 
-    /// Lets a workload of a node send a request through its agent. The agent does not check its rules
-    /// here, so the server must. The response is checked. While the agent is not connected, requests
-    /// wait.
+    /// Lets a workload of a node send a request through its agent. The agent does not check its
+    /// rules here, so the server must. The response is checked. While the agent is not connected,
+    /// requests wait.
     pub(crate) fn send_workload_request(
         &mut self,
         index: usize,

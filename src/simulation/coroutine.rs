@@ -2,8 +2,8 @@
 //! engine call and continues when the call has ended.
 //!
 //! Thread: the one of the test. A control loop blocks in engine calls, so each has a stack of its
-//! own, and the simulation decides which one continues. Dropping a [`Task`] unwinds its stack, as if
-//! the process was killed.
+//! own, and the simulation decides which one continues. Dropping a [`Task`] unwinds its stack, as
+//! if the process was killed.
 
 use ankaios_agent::engine_call::ContainerCall;
 use ankaios_agent::workload::{LoopStep, WorkloadControlLoop};
@@ -41,9 +41,9 @@ pub(crate) fn pause(why: Pause) {
     let yielder = RUNNING
         .get()
         .expect("only control loops of a simulation are paused");
-    // SAFETY: a task sets the pointer whenever it starts or continues, and no other task runs before
-    // it pauses again. So the pointer is that of the yielder of this task, which lives as long as the
-    // stack of the task.
+    // SAFETY: a task sets the pointer whenever it starts or continues, and no other task runs
+    // before it pauses again. So the pointer is that of the yielder of this task, which lives as
+    // long as the stack of the task.
     #[allow(unsafe_code)]
     unsafe { yielder.as_ref() }.suspend(why);
     RUNNING.set(Some(yielder));

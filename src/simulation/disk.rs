@@ -42,8 +42,8 @@ impl Disk {
         }
     }
 
-    /// Starts a server with the stored state, and takes its writes. A state that it must store before
-    /// it serves clients is stored at once. Returns the violation.
+    /// Starts a server with the stored state, and takes its writes. A state that it must store
+    /// before it serves clients is stored at once. Returns the violation.
     pub(crate) fn start(&mut self, server: &mut ServerLoop) -> Option<String> {
         let (store, given) = StateStore::without_writer();
         self.given = given;
@@ -70,8 +70,8 @@ impl Disk {
         }
     }
 
-    /// Returns the violation if the stored state is not the present one while no write is under way.
-    /// Losses of agents are stored with the next state.
+    /// Returns the violation if the stored state is not the present one while no write is under
+    /// way. Losses of agents are stored with the next state.
     pub(crate) fn lost_state(&self, server: &ServerLoop) -> Option<String> {
         let stored = self.settled()?;
         let accepted = server.stored();
@@ -123,8 +123,8 @@ impl Disk {
         });
     }
 
-    /// The stored state while no write is under way and none waits; one without workloads if nothing
-    /// was ever written.
+    /// The stored state while no write is under way and none waits; one without workloads if
+    /// nothing was ever written.
     fn settled(&self) -> Option<Stored> {
         if self.writing.is_some() || !self.given.is_empty() {
             return None;

@@ -526,8 +526,8 @@ impl SimEngine {
         }
     }
 
-    /// Whether that life of the agent has found the instance ready since its last start, as often in
-    /// a row as its block demands.
+    /// Whether that life of the agent has found the instance ready since its last start, as often
+    /// in a row as its block demands.
     pub(crate) fn is_ready(&self, life: u64, instance: &InstanceName) -> bool {
         self.world().ready.is_ready(life, instance)
     }

@@ -186,8 +186,8 @@ impl GuardedUpdates {
         None
     }
 
-    /// The workloads of an update that have changed with the last event, without those that come back
-    /// after a restart, or that are only restarted with the update.
+    /// The workloads of an update that have changed with the last event, without those that come
+    /// back after a restart, or that are only restarted with the update.
     fn changed(&self, update: &SeenUpdate, before: &Before, server: &ServerLoop) -> BTreeSet<Name> {
         let view = server.view();
         let restarting = server.restarting();

@@ -34,9 +34,9 @@ const RESTART_REFUSED: [&str; 4] = [
     "is not connected",
     "is a part of update",
 ];
-/// Longest time from the end of the disturbances until everything is in order. It is enough for some
-/// of the longest pauses between retries, and for one revival of a workload that has given up, each
-/// followed by its dependents.
+/// Longest time from the end of the disturbances until everything is in order. It is enough for
+/// some of the longest pauses between retries, and for one revival of a workload that has given up,
+/// each followed by its dependents.
 const SETTLED_AFTER: Duration = Duration::from_secs(90 * 60);
 /// Interval of comparisons with the desired state.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);

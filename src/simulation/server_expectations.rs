@@ -207,7 +207,8 @@ impl ServerExpectations {
                 self.note_stopping(added);
             }
         }
-        // So may instances that waited to be replaced, if their wait ended with a switch of the mode.
+        // So may instances that waited to be replaced, if their wait ended with a switch of the
+        // mode.
         let has_switched = modes::mode(&before.desired) != modes::mode(server.view().desired);
         if before.has_undone(server) || has_switched {
             let pending = pending(server);
@@ -286,8 +287,8 @@ impl ServerExpectations {
         });
     }
 
-    /// Returns whether a workload has the right to a request through `agent`: by its rules there, or
-    /// by its last ones until it has stopped; `None` if these are not known.
+    /// Returns whether a workload has the right to a request through `agent`: by its rules there,
+    /// or by its last ones until it has stopped; `None` if these are not known.
     pub(crate) fn may_request(
         &self,
         server: &ServerLoop,
@@ -366,8 +367,8 @@ impl ServerExpectations {
         None
     }
 
-    /// The workloads that need `name` running: those in `effective`, and those that are not there any
-    /// more and still stop.
+    /// The workloads that need `name` running: those in `effective`, and those that are not there
+    /// any more and still stop.
     fn dependents(
         &self,
         name: &Name,
@@ -402,8 +403,8 @@ impl ServerExpectations {
         dependents
     }
 
-    /// Returns whether `dependent` does not need `needed` any more, and its earlier instances do not
-    /// run again: the delete need not wait for it.
+    /// Returns whether `dependent` does not need `needed` any more, and its earlier instances do
+    /// not run again: the delete need not wait for it.
     fn is_released(
         &self,
         dependent: &str,

@@ -415,8 +415,8 @@ fn agents_view(node: &SimNode, states: &States) -> Option<String> {
     None
 }
 
-/// Returns the difference if an agent has more control loops than workloads. A `pending` workload has
-/// one where it is prepared.
+/// Returns the difference if an agent has more control loops than workloads. A `pending` workload
+/// has one where it is prepared.
 fn too_many_loops(
     node: &mut SimNode,
     effective: &Effective,

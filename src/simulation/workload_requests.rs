@@ -133,8 +133,8 @@ impl WorkloadRequests {
         self.following.len()
     }
 
-    /// Returns a difference between a subscription that the server still has and a fresh read, while
-    /// no message is on its way.
+    /// Returns a difference between a subscription that the server still has and a fresh read,
+    /// while no message is on its way.
     pub(crate) fn differs(
         &self,
         is_open: impl Fn(&str) -> bool,

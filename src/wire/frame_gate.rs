@@ -3,8 +3,9 @@
 //! parsed as far as the length of each message: a first message that is no hello, and one that is
 //! too large, end the connection; a large one waits until there is capacity.
 //!
-//! gRPC applies its own limits (headers that unpack to at most 16 KiB, open calls) only once a client
-//! has acknowledged them, which a hostile one never does. So the gate acknowledges them for it.
+//! gRPC applies its own limits (headers that unpack to at most 16 KiB, open calls) only once a
+//! client has acknowledged them, which a hostile one never does. So the gate acknowledges them for
+//! it.
 //!
 //! Thread: `listen`, one gate for each connection. `rx:<peer>` reports each message that it
 //! received.
@@ -61,8 +62,9 @@ const GATED_STREAMS: usize = 64;
 /// Streams of one connection begin so far apart: each costs a thread and a call, also one that its
 /// client resets at once, and a client needs one.
 const STREAM_INTERVAL: Duration = Duration::from_millis(50);
-/// Each KiB of the headers of a stream delays the next one by this. Normal headers have some hundred
-/// bytes. gRPC reads them all, also those of a call that it refuses, which takes some 12 µs a KiB.
+/// Each KiB of the headers of a stream delays the next one by this. Normal headers have some
+/// hundred bytes. gRPC reads them all, also those of a call that it refuses, which takes some 12 µs
+/// a KiB.
 const HEADERS_KIB: Duration = Duration::from_millis(10);
 /// Cost of a PING, SETTINGS or GOAWAY frame: a connection has 100 of them per second. gRPC responds
 /// to the first two and formats a text for the third. Clients send a PING every few seconds. Those
@@ -271,8 +273,8 @@ enum Beginning {
     Preface,
     /// The first frame, with the settings of the client.
     Settings,
-    /// gRPC gets [`SETTINGS_ACKNOWLEDGED`] before the next frame. Its own settings are set since the
-    /// connection was made, so they apply to the first call.
+    /// gRPC gets [`SETTINGS_ACKNOWLEDGED`] before the next frame. Its own settings are set since
+    /// the connection was made, so they apply to the first call.
     Acknowledgement,
     Over,
 }

@@ -218,8 +218,8 @@ const TIMER_SLACK_NS: u64 = 50_000_000;
 /// Starts the first end of a connection, so that timers of the library may run late.
 ///
 /// With that end the library starts the thread of its timers, which inherits the timer slack of
-/// this thread. Once a second it examines two lists, some milliseconds apart. With a large slack the
-/// kernel wakes it once for both.
+/// this thread. Once a second it examines two lists, some milliseconds apart. With a large slack
+/// the kernel wakes it once for both.
 pub(crate) fn with_late_timers<T>(start: impl FnOnce() -> T) -> T {
     let own = current_timer_slack().ok().and_then(NonZeroU64::new);
     // If this fails, the timers only wake the thread more often.
@@ -261,9 +261,9 @@ pub(crate) fn channel(message_max: usize, keepalive: Keepalive) -> ChannelBuilde
         .http2_max_ping_strikes(0)
         .http2_min_recv_ping_interval_without_data(Duration::from_secs(1))
         // The library would measure the speed of a connection, and let more unread bytes wait on a
-        // fast one. The number of bytes must have a bound, and each measurement is a ping that wakes
-        // both ends, one with each load report of an agent. A message that is being read comes in as
-        // a whole anyway.
+        // fast one. The number of bytes must have a bound, and each measurement is a ping that
+        // wakes both ends, one with each load report of an agent. A message that is being read
+        // comes in as a whole anyway.
         .http2_bdp_probe(false)
         // No peer compresses. A few bytes would become gigabytes, before any limit is compared.
         .raw_cfg_int(argument("grpc.compression_enabled_algorithms_bitset"), 1)

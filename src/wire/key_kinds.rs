@@ -92,8 +92,8 @@ pub(crate) fn unusable_kind(der: &[u8], rsa_bits_max: usize) -> Option<String> {
     Some(format!("RSA with {bits} bits"))
 }
 
-/// The bits of the modulus of an RSA key in DER: the first long integer in it, at most `depth` levels
-/// deep.
+/// The bits of the modulus of an RSA key in DER: the first long integer in it, at most `depth`
+/// levels deep.
 fn rsa_bits(der: &[u8], depth: usize) -> Option<usize> {
     const INTEGER: u8 = 0x02;
     const BIT_STRING: u8 = 0x03;

@@ -1,10 +1,10 @@
 //! Messages that wait for one peer, as bytes. Putting one never blocks; states are merged, and the
 //! memory is bounded. Log lines without room are dropped, and the stream reports their number.
-//! [`Outbox::poll_room_for_response`] says before a large response is built whether it would be sent
-//! soon.
+//! [`Outbox::poll_room_for_response`] says before a large response is built whether it would be
+//! sent soon.
 //!
-//! Thread: [`Outbox`] belongs to the thread that decides, and encodes; [`OutboxReader`] to `tx`, which
-//! leaves small responses to the thread that decides.
+//! Thread: [`Outbox`] belongs to the thread that decides, and encodes; [`OutboxReader`] to `tx`,
+//! which leaves small responses to the thread that decides.
 
 mod queue;
 
@@ -336,8 +336,8 @@ impl Outbox {
         })
     }
 
-    /// Returns whether a response of any size may be built. If not, wakes `wake` as soon as that may
-    /// have changed. Two things must hold:
+    /// Returns whether a response of any size may be built. If not, wakes `wake` as soon as that
+    /// may have changed. Two things must hold:
     ///
     /// - Hardly any response waits for this peer.
     /// - The source of the peer holds fewer bytes of responses than are free for all peers, so that
@@ -371,8 +371,8 @@ impl Outbox {
         self.queue.lock().responses.held()
     }
 
-    /// Returns whether an event may be put. While responses hold half of their capacity, a peer that
-    /// is behind gets none: the other half is left to responses.
+    /// Returns whether an event may be put. While responses hold half of their capacity, a peer
+    /// that is behind gets none: the other half is left to responses.
     pub fn has_room_for_event(&self) -> bool {
         let queue = self.queue.lock();
         queue.bytes <= PEER_EVENTS_BYTES || queue.responses.capacity.is_half_free()
@@ -388,8 +388,9 @@ impl Outbox {
         self.queue.lock().bytes <= PEER_OUTBOX_BYTES / 2
     }
 
-    /// Puts messages with `push`. Sends them on the calling thread if they are small and nothing waits
-    /// before them; a large message would hold up that thread, so the thread of the stream sends it.
+    /// Puts messages with `push`. Sends them on the calling thread if they are small and nothing
+    /// waits before them; a large message would hold up that thread, so the thread of the stream
+    /// sends it.
     fn put_with(
         &self,
         delivery: Delivery,

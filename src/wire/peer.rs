@@ -35,7 +35,8 @@ pub enum PeerEvent {
         /// Its number.
         peer: PeerId,
         hello: PeerHello,
-        /// Accounts for its log lines and its time of the server thread, see [`PeerOrigin::holder`].
+        /// Accounts for its log lines and its time of the server thread, see
+        /// [`PeerOrigin::holder`].
         source: String,
         /// When its certificate expires, in seconds since 1970; `None` without TLS.
         certificate_expires: Option<u64>,

@@ -1,7 +1,7 @@
 //! Moves bytes between peers and gRPC: every connection of the server, and those of clients with
 //! TLS, pass a socket pair. So the lengths of messages are seen before gRPC reads them, and gRPC
-//! needs no TLS. One thread moves the bytes of all connections, one buffer of each in turn: a silent
-//! peer costs no thread, and one that takes nothing delays no other.
+//! needs no TLS. One thread moves the bytes of all connections, one buffer of each in turn: a
+//! silent peer costs no thread, and one that takes nothing delays no other.
 //!
 //! Thread: `listen` of the server, with four `tls` that compute handshakes and never wait for a
 //! peer; `tls:server` of a client.
@@ -157,8 +157,8 @@ struct Connection {
     open: Option<OpenGrpc>,
     /// `None` before it is opened, after gRPC has ended, and after the connection broke. At the end
     /// the rest for the peer is sent, the sending side is closed, and the socket is read until the
-    /// peer closes as well: a socket that is closed with unread bytes resets the connection, and the
-    /// peer may lose the last message.
+    /// peer closes as well: a socket that is closed with unread bytes resets the connection, and
+    /// the peer may lose the last message.
     grpc: Option<UnixStream>,
     gate: Option<Box<dyn Gate>>,
     /// Bytes of the peer that gRPC has not taken.
@@ -348,8 +348,8 @@ impl Pump {
         self.connections.values().any(Connection::is_handshaking)
     }
 
-    /// Moves bytes until all connections have ended, or until `end`. With an `end`, connections that
-    /// gRPC does not have end at once.
+    /// Moves bytes until all connections have ended, or until `end`. With an `end`, connections
+    /// that gRPC does not have end at once.
     pub(crate) fn run(&mut self, end: Option<Instant>) {
         if end.is_some() {
             let mut unopened = Vec::new();
@@ -545,8 +545,8 @@ impl Connection {
             let has_rest = !self.left.is_empty() || self.link.wants_write();
             return Ok(Progress::continues_if(!self.has_ended || has_rest));
         }
-        // Finally, after gRPC has ended, close our sending side behind the last bytes, and wait until
-        // the peer closes as well.
+        // Finally, after gRPC has ended, close our sending side behind the last bytes, and wait
+        // until the peer closes as well.
         if self.grpc.is_none() && !self.link.wants_write() && !self.is_closed {
             self.is_closed = true;
             if rustix::net::shutdown(self.link.socket(), rustix::net::Shutdown::Write).is_err() {
@@ -590,8 +590,8 @@ impl Connection {
         if !left.is_empty() {
             self.left = left;
         }
-        // Then read until the session of TLS is empty: only new bytes of the socket lead to the next
-        // step.
+        // Then read until the session of TLS is empty: only new bytes of the socket lead to the
+        // next step.
         let mut is_ready = is_link_ready;
         while self.until.is_none() && self.left.is_empty() && !self.has_ended {
             let read = self.link.read(buffer, is_ready)?;
@@ -633,8 +633,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes the bytes that pass the gate, as far as gRPC takes them. Returns how many bytes are no
-    /// longer needed: all of them after gRPC has ended.
+    /// Writes the bytes that pass the gate, as far as gRPC takes them. Returns how many bytes are
+    /// no longer needed: all of them after gRPC has ended.
     fn forward(&mut self, bytes: &[u8], now: Instant) -> Result<usize, PumpError> {
         let Some(grpc) = &mut self.grpc else {
             return Ok(bytes.len());
@@ -697,8 +697,8 @@ impl Connection {
         self.until.get_or_insert(now + DRAIN_MAX);
     }
 
-    /// Ends the connection for gRPC. It continues while an alert of TLS is left for the peer, unless
-    /// it was ending already.
+    /// Ends the connection for gRPC. It continues while an alert of TLS is left for the peer,
+    /// unless it was ending already.
     fn break_off(&mut self, error: &PumpError, now: Instant) -> Progress {
         log::debug!("Connection ended: '{error}'");
         if let Some(on_end) = self.on_end.take() {

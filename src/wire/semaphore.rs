@@ -79,8 +79,8 @@ impl Semaphore {
         })
     }
 
-    /// As [`Self::new`], for a thread that acquires many small permits: once blocked, it goes on when a
-    /// quarter of the capacity is free, so it is woken once for several permits.
+    /// As [`Self::new`], for a thread that acquires many small permits: once blocked, it goes on
+    /// when a quarter of the capacity is free, so it is woken once for several permits.
     pub fn in_batches(capacity: usize) -> Arc<Self> {
         Arc::new(Self {
             capacity,
@@ -183,8 +183,8 @@ impl Semaphore {
         self.capacity.saturating_sub(self.state.lock().in_flight)
     }
 
-    /// Returns whether more than `amount` is free. If not, wakes `waker` once, as soon as a permit is
-    /// released and there is capacity.
+    /// Returns whether more than `amount` is free. If not, wakes `waker` once, as soon as a permit
+    /// is released and there is capacity.
     pub(crate) fn poll_more_free_than(&self, amount: usize, waker: &Waker) -> bool {
         let mut state = self.state.lock();
         let free = self.capacity.saturating_sub(state.in_flight);

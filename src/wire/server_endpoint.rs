@@ -473,8 +473,8 @@ fn warn_closing(from: &PeerOrigin, reason: &str) {
     log::warn!("Closing the connection from '{from}': {reason}.");
 }
 
-/// Makes a connection of gRPC, with a number that was not used for long: gRPC identifies connections
-/// by the numbers of their descriptors.
+/// Makes a connection of gRPC, with a number that was not used for long: gRPC identifies
+/// connections by the numbers of their descriptors.
 fn connect_grpc(
     origin: PeerOrigin,
     shared: &Shared,

@@ -199,7 +199,8 @@ impl Streams {
             let arriving = client.connection.in_flight.arrived(received.len());
             let mut decoded = Permit::default();
             let message = match self.read(received, longest, &mut decoded, &from) {
-                // Only our agents send an empty list of states to say that their states are complete.
+                // Only our agents send an empty list of states to say that their states are
+                // complete.
                 Some(ToServer::StatesComplete) if !client.own => {
                     ToServer::WorkloadStates(Vec::new())
                 }
@@ -222,8 +223,8 @@ impl Streams {
         }
     }
 
-    /// Decodes a message of a peer at `from`; `None` when it cannot be decoded. A message that takes
-    /// much memory acquires `decoded` first.
+    /// Decodes a message of a peer at `from`; `None` when it cannot be decoded. A message that
+    /// takes much memory acquires `decoded` first.
     ///
     /// A message that exceeds a bound is not decoded: a request is refused, so that its sender gets
     /// a response, anything else becomes [`ToServer::Empty`].

@@ -332,8 +332,8 @@ impl TlsLink {
             .is_some_and(|session| session.is_handshaking())
     }
 
-    /// Continues the handshake as far as that goes without waiting. After an error, an alert for the
-    /// other side may be left to be written.
+    /// Continues the handshake as far as that goes without waiting. After an error, an alert for
+    /// the other side may be left to be written.
     pub(crate) fn handshake(&mut self) -> Result<(), TlsError> {
         self.flush()?;
         while self.is_handshaking() {
@@ -394,8 +394,8 @@ impl TlsLink {
         Ok(received)
     }
 
-    /// Reads bytes of the other side and returns their number: 0 at the end, `None` if there are none
-    /// now. The socket is read only if it `is_ready`.
+    /// Reads bytes of the other side and returns their number: 0 at the end, `None` if there are
+    /// none now. The socket is read only if it `is_ready`.
     pub(crate) fn read(
         &mut self,
         buffer: &mut [u8],

@@ -1,9 +1,9 @@
-//! Sends the messages of all outboxes. One thread serves all peers because each state change goes to
-//! every agent: a thread for each peer would be woken twice for every message, once to send it and
-//! once when it was sent.
+//! Sends the messages of all outboxes. One thread serves all peers because each state change goes
+//! to every agent: a thread for each peer would be woken twice for every message, once to send it
+//! and once when it was sent.
 //!
-//! Thread: `tx`; it waits for no peer, gRPC reports which of them can take more. A small response is
-//! sent by `server` itself, when `tx` does nothing with that stream: its client waits for it.
+//! Thread: `tx`; it waits for no peer, gRPC reports which of them can take more. A small response
+//! is sent by `server` itself, when `tx` does nothing with that stream: its client waits for it.
 //! Owns: the writing end of every stream. Takes: messages of the outboxes. A stream ends when its
 //! outbox is dropped (status OK), when it fails, or when its peer takes nothing for [`PEER_STUCK`].
 
@@ -426,8 +426,8 @@ impl PeerStream {
         sent.is_ok()
     }
 
-    /// Ends the stream of a peer that has taken nothing for too long. While the messages for it hold
-    /// capacity that other peers wait for, it has less time.
+    /// Ends the stream of a peer that has taken nothing for too long. While the messages for it
+    /// hold capacity that other peers wait for, it has less time.
     fn blocked(&mut self, now: Instant) -> Next {
         let since = *self.blocked_since.get_or_insert(now);
         let bytes = self.sending.unwrap_or(0) as u64;

@@ -237,7 +237,8 @@ impl ControlMailbox {
         }
     }
 
-    /// Sets the pipe that the next response may be written into without `control`, or takes it back.
+    /// Sets the pipe that the next response may be written into without `control`, or takes it
+    /// back.
     pub(super) fn set_direct(&mut self, pipe: Option<DirectPipe>) {
         self.direct = pipe;
     }
@@ -335,8 +336,8 @@ impl ControlMailbox {
         {
             self.open.remove(oldest);
         }
-        // Then: the earlier request is not waited for any more. A lost subscription with the same id
-        // is replaced or cancelled, so it is not renewed.
+        // Then: the earlier request is not waited for any more. A lost subscription with the same
+        // id is replaced or cancelled, so it is not renewed.
         self.wait_no_longer();
         if matches!(
             kind,
@@ -375,8 +376,8 @@ impl ControlMailbox {
         Some(masks.clone())
     }
 
-    /// Returns the request that renews the next lost subscription, if any. They are renewed one after
-    /// the other, and never while a request of the workload is under way.
+    /// Returns the request that renews the next lost subscription, if any. They are renewed one
+    /// after the other, and never while a request of the workload is under way.
     pub(crate) fn next_renewal(&mut self) -> Option<Request> {
         if self.must_await_response() {
             return None;
@@ -517,8 +518,8 @@ impl ControlMailbox {
         }
     }
 
-    /// Takes the request that this content answers: the oldest pending one with this id and a fitting
-    /// kind.
+    /// Takes the request that this content answers: the oldest pending one with this id and a
+    /// fitting kind.
     fn take_answered(&mut self, id: &str, content: &ResponseContent) -> Option<OpenRequest> {
         let index = self
             .open
@@ -556,8 +557,8 @@ impl ControlMailbox {
     // ----------------------------------------------------- waiting messages
 
     /// Puts a response. If there is no space, an event or log line is dropped and its subscription
-    /// ends; another response makes space by dropping the oldest messages. Returns the requests that
-    /// cancel ended subscriptions at the server.
+    /// ends; another response makes space by dropping the oldest messages. Returns the requests
+    /// that cancel ended subscriptions at the server.
     pub(crate) fn put(&mut self, response: EncodedResponse) -> Vec<Request> {
         let mut cancels = Vec::new();
         if let Some(subscription) = response.subscription
@@ -656,8 +657,8 @@ impl ControlMailbox {
     }
 }
 
-/// The altered fields of a renewed subscription: all that `masks` select may have changed. Each mask
-/// is named up to its first `*`, as updated if that is in `state`, otherwise as removed.
+/// The altered fields of a renewed subscription: all that `masks` select may have changed. Each
+/// mask is named up to its first `*`, as updated if that is in `state`, otherwise as removed.
 fn everything(masks: &[String], state: &Node) -> AlteredFields {
     // First: the paths of the masks. Without masks, or with an empty one, all parts of the state.
     let mut paths: BTreeSet<Vec<&str>> = BTreeSet::new();

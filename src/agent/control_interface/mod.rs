@@ -2,8 +2,8 @@
 //!
 //! The way of a request: [`poller`] reads bytes from the [`pipes`], one large message at a time.
 //! [`session`] decodes it and checks it with the [`Authorizer`]. [`mailbox`] notes it as open, and
-//! makes the next one wait for its response, or for some seconds. [`super::uplink_outbox`] sends it.
-//! At the server it continues in `wire/stream.rs` and `server/requests.rs`.
+//! makes the next one wait for its response, or for some seconds. [`super::uplink_outbox`] sends
+//! it. At the server it continues in `wire/stream.rs` and `server/requests.rs`.
 //!
 //! The way of a response: `rx:server` passes it to [`ControlHub::deliver`], it waits in the
 //! [`mailbox`], and [`poller`] writes it.
@@ -106,8 +106,8 @@ impl HubState {
         }
     }
 
-    /// Begins a new generation of the interface. The requests of the earlier one are cancelled at the
-    /// server, and responses to them are dropped.
+    /// Begins a new generation of the interface. The requests of the earlier one are cancelled at
+    /// the server, and responses to them are dropped.
     fn begin_generation(&self, interface: &Interface) {
         let prefix = self.next_prefix(&interface.workload);
         let ended = interface.mailbox.lock().begin(prefix);
@@ -305,8 +305,8 @@ impl ControlInterface {
         self.ids.are_in(&self.folder)
     }
 
-    /// Begins a new session for the next container, which must send a hello. It gets no responses of
-    /// the earlier one.
+    /// Begins a new session for the next container, which must send a hello. It gets no responses
+    /// of the earlier one.
     pub(crate) fn restart(&self) {
         self.container_gone();
         self.interface.restarted.store(true, Ordering::Relaxed);

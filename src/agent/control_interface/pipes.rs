@@ -9,8 +9,8 @@
 //! through their descriptors.
 //!
 //! The process in a container may have any user, in any user namespace, which is not known before
-//! it runs. So the FIFOs and their folder are open to all users. They are protected by the folder of
-//! the workload around them, which only the user of the agent can enter.
+//! it runs. So the FIFOs and their folder are open to all users. They are protected by the folder
+//! of the workload around them, which only the user of the agent can enter.
 
 use ankaios_platform::limits::{PIPE_CAPACITY, PIPE_CONTENT_MAX};
 use ankaios_platform::private_folder::{PrivateFolder, check_owner};
@@ -220,8 +220,8 @@ fn open_place(folder: &Path, is_mounted: bool) -> io::Result<OwnedFd> {
     }
 }
 
-/// Checks that an existing FIFO has our owner and mode. An earlier version made it with another mode
-/// in a folder that was open to others, so another user may still have it open.
+/// Checks that an existing FIFO has our owner and mode. An earlier version made it with another
+/// mode in a folder that was open to others, so another user may still have it open.
 fn check_fifo(fifo: &OwnedFd) -> io::Result<()> {
     let stat = fstat(fifo)?;
     check_owner(&stat).map_err(|text| io::Error::new(io::ErrorKind::PermissionDenied, text))?;
@@ -237,8 +237,8 @@ fn check_fifo(fifo: &OwnedFd) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
-/// Removes the FIFOs, and their folder if nothing else is in it. Other files in it are removed later,
-/// with the folder of the workload.
+/// Removes the FIFOs, and their folder if nothing else is in it. Other files in it are removed
+/// later, with the folder of the workload.
 pub(crate) fn remove(folder: &Path) {
     for name in [OUTPUT, INPUT] {
         let _ = unlink(folder.join(name)); // A failure is logged at the later removal.
@@ -351,8 +351,9 @@ impl Pipes {
         }
     }
 
-    /// Whether the workload has read everything. Only then the next message begins: some clients read
-    /// two messages at once into their own buffer, then wait for the pipe and miss the second one.
+    /// Whether the workload has read everything. Only then the next message begins: some clients
+    /// read two messages at once into their own buffer, then wait for the pipe and miss the second
+    /// one.
     pub(crate) fn is_drained(&self) -> bool {
         match &self.input {
             Some(input) => ioctl_fionread(input) == Ok(0),
@@ -360,8 +361,8 @@ impl Pipes {
         }
     }
 
-    /// Whether `poll` reports that the pipe is drained: so it does for a pipe of one page, which has
-    /// space only when it is empty.
+    /// Whether `poll` reports that the pipe is drained: so it does for a pipe of one page, which
+    /// has space only when it is empty.
     pub(crate) fn reports_drained(&self) -> bool {
         self.one_page
     }
@@ -416,7 +417,8 @@ impl Pipes {
             return;
         }
         let Some(input) = &self.input else { return };
-        // The kernel refuses it to users with many large pipes. Then the message is written in parts.
+        // The kernel refuses it to users with many large pipes. Then the message is written in
+        // parts.
         let size = message.clamp(PIPE_SMALLEST, PIPE_CONTENT_MAX);
         if let Ok(capacity) = fcntl_setpipe_size(input, size) {
             self.capacity = capacity;

@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 /// Longest wait of a request until the earlier one has its response and responses are read. Some
 /// servers never respond, and some programs never read.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// First pause before the next try to write to a workload that does not read; it doubles. The kernel
-/// does not report a new reader.
+/// First pause before the next try to write to a workload that does not read; it doubles. The
+/// kernel does not report a new reader.
 const READER_RETRY: Duration = Duration::from_millis(5);
 /// Longest such pause for a workload that read within [`READER_AWAY`].
 const READER_RETRY_MAX: Duration = Duration::from_millis(100);
@@ -269,8 +269,8 @@ impl<C: Clock> Poller<C> {
         Ok(Some(events))
     }
 
-    /// Adds the links of new interfaces, removes those of ended ones, and restarts those of restarted
-    /// containers.
+    /// Adds the links of new interfaces, removes those of ended ones, and restarts those of
+    /// restarted containers.
     fn update_links(&mut self, now: Instant) {
         self.links.append(&mut self.shared.registry.lock().opened);
         self.links
@@ -619,8 +619,8 @@ impl PipeLink {
         self.full = self.has_something();
     }
 
-    /// Leaves the pipe to the next response until the next turn, if the link is idle. `rx:server` can
-    /// then write the response without waking this thread.
+    /// Leaves the pipe to the next response until the next turn, if the link is idle. `rx:server`
+    /// can then write the response without waking this thread.
     fn leave_pipe(&self) {
         let is_idle = !self.broken
             && !self.full

@@ -37,7 +37,8 @@ pub enum SessionEffect {
     Answer(Response),
     /// Begin a new generation: drop requests and unread responses of an earlier user of the pipes.
     Begin,
-    /// Forward a request to the server. If it must wait, give it back with [`ControlSession::hold`].
+    /// Forward a request to the server. If it must wait, give it back with
+    /// [`ControlSession::hold`].
     Forward(HeldRequest),
 }
 
@@ -46,8 +47,8 @@ enum SessionStage {
     /// Waits for a hello.
     New,
     Established,
-    /// The session was ended for a reason that the workload was sent. Further bytes are ignored until
-    /// it closes its pipe.
+    /// The session was ended for a reason that the workload was sent. Further bytes are ignored
+    /// until it closes its pipe.
     Refused,
 }
 
@@ -237,8 +238,8 @@ impl ControlSession {
         }
     }
 
-    /// Handles one message. Before a hello, anything else ends the session; afterwards a message that
-    /// cannot be decoded is only skipped.
+    /// Handles one message. Before a hello, anything else ends the session; afterwards a message
+    /// that cannot be decoded is only skipped.
     fn on_message(&mut self, message: Result<FromWorkload, ConvertError>, now: Instant) {
         let _source = log_source(self.workload.clone());
         match (self.stage, message) {
@@ -356,8 +357,8 @@ impl ControlSession {
             .push_back(SessionEffect::Greet(ToWorkload::Closed { reason }));
     }
 
-    /// Drops the bytes of an incomplete message. While a request waits, the buffer may contain whole
-    /// messages, so it stays.
+    /// Drops the bytes of an incomplete message. While a request waits, the buffer may contain
+    /// whole messages, so it stays.
     fn forget_partial(&mut self) {
         if self.held.is_none() {
             self.buffer.clear();

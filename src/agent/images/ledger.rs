@@ -193,8 +193,9 @@ impl Ledger {
         true
     }
 
-    /// Forgets a version if there are more than [`VERSIONS_MAX`]. It is the oldest one of the workload
-    /// with the most versions, so that a workload that changes often displaces only its own.
+    /// Forgets a version if there are more than [`VERSIONS_MAX`]. It is the oldest one of the
+    /// workload with the most versions, so that a workload that changes often displaces only its
+    /// own.
     fn forget_above_bound(&mut self) {
         let count: usize = self.workloads.values().map(|one| one.versions.len()).sum();
         if count <= VERSIONS_MAX {
@@ -518,8 +519,8 @@ impl KnownWorkload {
 }
 
 impl Version {
-    /// Updates the ids of its images from a listing of the store. If a name belongs to another image
-    /// now, the earlier image is kept as superseded.
+    /// Updates the ids of its images from a listing of the store. If a name belongs to another
+    /// image now, the earlier image is kept as superseded.
     fn see(&mut self, store: &ImageStore, instance: &InstanceName) {
         let mut superseded = Vec::new();
         for image in &mut self.images {

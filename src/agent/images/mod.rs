@@ -49,11 +49,11 @@ const _: () =
 /// A start waits for the thread `images` this much longer than a removal may take: ending an engine
 /// call needs some seconds. The wait is bounded, so that a disk that hangs prevents no start.
 const CONSENT_GRACE: Duration = Duration::from_secs(10);
-/// Events that wait for the thread `images`. When it is full, all senders except the scheduler wait,
-/// for a limited time.
+/// Events that wait for the thread `images`. When it is full, all senders except the scheduler
+/// wait, for a limited time.
 const INBOX: usize = 64;
-/// The priority of `image-call`, which its engine calls inherit. In a lower class, a call that holds
-/// the lock of the store might never continue.
+/// The priority of `image-call`, which its engine calls inherit. In a lower class, a call that
+/// holds the lock of the store might never continue.
 const LOWEST_PRIORITY: i32 = 19;
 
 /// The use of unneeded images.
@@ -484,8 +484,8 @@ impl<C: Clock> ImageKeeper<C> {
 
     // -------------------------------------------------------------------- uses
 
-    /// Notes a use of images on the disk. The engine call may begin when `consent` is dropped: after
-    /// the removal under way, if there is one.
+    /// Notes a use of images on the disk. The engine call may begin when `consent` is dropped:
+    /// after the removal under way, if there is one.
     fn use_begins(
         &mut self,
         instance: &InstanceName,

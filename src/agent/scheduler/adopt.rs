@@ -152,7 +152,8 @@ impl<C: Clock> WorkloadRecords<C> {
         self.hand_over(name, adopt);
     }
 
-    /// Hands containers over to the control loop of the workload: it gets them with its next target.
+    /// Hands containers over to the control loop of the workload: it gets them with its next
+    /// target.
     fn hand_over(&mut self, name: &Name, adopt: Vec<FoundContainer>) {
         let Some(first) = adopt.first() else {
             return;
@@ -217,8 +218,8 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
-    /// Whether a container can stay as it is for this desired instance: it runs, or it has ended and
-    /// is not started again.
+    /// Whether a container can stay as it is for this desired instance: it runs, or it has ended
+    /// and is not started again.
     fn stays(&self, added: &AddedWorkload, runtime: &Name, container: &ListedContainer) -> bool {
         let is_kept = match container.state.phase {
             Phase::Running => true,
@@ -261,8 +262,8 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
-    /// Starts a control loop for the container that a workload has. Decides whether the container is
-    /// adopted, started again, or replaced.
+    /// Starts a control loop for the container that a workload has. Decides whether the container
+    /// is adopted, started again, or replaced.
     // [impl->swdd~agent-existing-workloads-delete-unneeded~1]
     // [impl->swdd~agent-delete-old-workload~2]
     fn take_over(
@@ -419,8 +420,9 @@ fn adopted_state(workload: &Workload, state: ExecutionState) -> ExecutionState {
     state
 }
 
-/// Takes the container that fits the desired workload best out of the list ([`Fitness`]). Even one of
-/// another runtime is taken if there is no better one: it must be gone before the new one starts.
+/// Takes the container that fits the desired workload best out of the list ([`Fitness`]). Even one
+/// of another runtime is taken if there is no better one: it must be gone before the new one
+/// starts.
 fn take_best(candidates: &mut Vec<Existing>, desired: Option<&AddedWorkload>) -> Option<Existing> {
     if candidates.is_empty() {
         return None;

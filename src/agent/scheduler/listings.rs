@@ -254,8 +254,8 @@ impl Listings {
 }
 
 impl Listings {
-    /// Warns once if no container engine at all is installed. A single missing one is normal: a node
-    /// has only those that it needs.
+    /// Warns once if no container engine at all is installed. A single missing one is normal: a
+    /// node has only those that it needs.
     fn warn_of_missing_engines(&mut self) {
         if self.has_warned || !self.runtimes.values().all(|runtime| runtime.is_missing) {
             return;

@@ -80,7 +80,8 @@ struct EarlierCallsWait {
 }
 
 impl<C: Clock> Scheduler<C> {
-    /// Returns a scheduler of these workloads. `inbox` is its own, for replies of listings and logs.
+    /// Returns a scheduler of these workloads. `inbox` is its own, for replies of listings and
+    /// logs.
     pub fn new(
         inbox: Sender<SchedulerEvent>,
         workloads: WorkloadRecords<C>,
@@ -226,8 +227,8 @@ impl<C: Clock> Scheduler<C> {
     }
 
     /// Checks the engine calls of an earlier agent, and ends those that take too long. Returns
-    /// whether all have ended. Until then a listing could miss a container that one of them creates,
-    /// and this agent would create a second one.
+    /// whether all have ended. Until then a listing could miss a container that one of them
+    /// creates, and this agent would create a second one.
     fn end_earlier_calls(&mut self, now: Instant) -> bool {
         let Some(calls) = &mut self.earlier_calls else {
             return true;
@@ -398,8 +399,8 @@ impl<C: Clock> Scheduler<C> {
         self.must_report_all |= !self.all_reported;
     }
 
-    /// Acts on the hello once all engines have listed their containers, or had enough time for that.
-    /// Until then, containers that run as desired are adopted, and no other target is set.
+    /// Acts on the hello once all engines have listed their containers, or had enough time for
+    /// that. Until then, containers that run as desired are adopted, and no other target is set.
     fn finish_hello(&mut self) {
         if self.workloads.awaits_listings {
             if self.workloads.listings.hold_up_hello() {
@@ -415,8 +416,8 @@ impl<C: Clock> Scheduler<C> {
         }
     }
 
-    /// Reports the states of all instances to the server, and whether these are complete: not before
-    /// all engines have listed.
+    /// Reports the states of all instances to the server, and whether these are complete: not
+    /// before all engines have listed.
     fn report_all(&mut self) {
         self.all_reported = self.workloads.listings.are_known();
         self.uplink

@@ -22,8 +22,8 @@ use log::warn;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// The files that engines copy into a container, so that it has the name servers, the host names and
-/// the time zone of the node.
+/// The files that engines copy into a container, so that it has the name servers, the host names
+/// and the time zone of the node.
 pub(crate) const COPIED_FILES: [&str; 4] = [
     "/etc/hosts",
     "/etc/localtime",
@@ -277,8 +277,8 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
-    /// Takes the progress of the staging that the current instance waits for: it ends the wait if it
-    /// has succeeded, and limits it if it has failed for good.
+    /// Takes the progress of the staging that the current instance waits for: it ends the wait if
+    /// it has succeeded, and limits it if it has failed for good.
     pub(super) fn follow_staging_before_stop(&mut self, name: &Name) {
         let Some(record) = self.records.get_mut(name) else {
             return;
@@ -306,8 +306,8 @@ impl<C: Clock> WorkloadRecords<C> {
         self.evaluate_until(until);
     }
 
-    /// Ends the waits for stagings that have failed and that the server has not rolled back in time:
-    /// the current instances may stop. Returns when the other waits end.
+    /// Ends the waits for stagings that have failed and that the server has not rolled back in
+    /// time: the current instances may stop. Returns when the other waits end.
     pub(super) fn end_staging_before_stop(&mut self, now: Instant) -> Vec<Instant> {
         let mut due = Vec::new();
         for (name, record) in &mut self.records {
@@ -328,8 +328,8 @@ impl<C: Clock> WorkloadRecords<C> {
 
     // ---------------------------------------------------- targets of preparations
 
-    /// Marks each workload as dirty that waits, is staged or has undecided containers: a new listing
-    /// may change what follows.
+    /// Marks each workload as dirty that waits, is staged or has undecided containers: a new
+    /// listing may change what follows.
     pub(crate) fn reconcile_waiting(&mut self) {
         for (name, record) in &self.records {
             if record.waits != Waits::No || record.staged.is_some() || !record.found.is_empty() {
@@ -438,9 +438,9 @@ impl<C: Clock> WorkloadRecords<C> {
 
     // --------------------------------------- containers that an earlier agent prepared
 
-    /// Takes the containers that an earlier agent has prepared out of the list, and returns them with
-    /// their purposes. A container of a staged or desired instance waits for its start. All other
-    /// prepared containers are removed.
+    /// Takes the containers that an earlier agent has prepared out of the list, and returns them
+    /// with their purposes. A container of a staged or desired instance waits for its start. All
+    /// other prepared containers are removed.
     pub(super) fn take_prepared(
         &self,
         name: &Name,

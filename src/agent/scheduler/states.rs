@@ -44,7 +44,8 @@ impl WorkloadStateStore {
         own
     }
 
-    /// Stores the states of all own instances of a workload. Returns whether that ends the workload.
+    /// Stores the states of all own instances of a workload. Returns whether that ends the
+    /// workload.
     // [impl->swdd~agent-stores-workload-states-of-its-workloads~1]
     pub(crate) fn replace_own(
         &mut self,
@@ -63,8 +64,8 @@ impl WorkloadStateStore {
         has_ended
     }
 
-    /// Forgets an instance, of which nothing is left. Returns whether that ends its workload: it may
-    /// have run until now, and no other instance runs.
+    /// Forgets an instance, of which nothing is left. Returns whether that ends its workload: it
+    /// may have run until now, and no other instance runs.
     pub(crate) fn forget(&mut self, instance: &InstanceName) -> bool {
         let before = self.entries.remove(instance);
         let has_ended = ends_run(before.as_ref().map(|entry| &entry.state), None);
@@ -149,8 +150,8 @@ impl WorkloadStateStore {
         self.entries.get(instance).map(|entry| &entry.state)
     }
 
-    /// Returns the dependencies that are not met. One is met if any of its instances has reached the
-    /// state, and `applies` to it.
+    /// Returns the dependencies that are not met. One is met if any of its instances has reached
+    /// the state, and `applies` to it.
     // [impl->swdd~workload-ready-to-create-on-fulfilled-dependencies~1]
     pub(crate) fn unmet(
         &self,
@@ -184,8 +185,8 @@ impl WorkloadStateStore {
         phases.all(|phase| phase.state() == "Stopping" || phase.fulfils_delete(condition))
     }
 
-    /// Whether all own instances of the workload, if any, still wait to be started, so that none has
-    /// a container.
+    /// Whether all own instances of the workload, if any, still wait to be started, so that none
+    /// has a container.
     pub(crate) fn has_no_container(&self, workload: &str) -> bool {
         for (instance, entry) in of_workload(&self.entries, workload) {
             let waits_to_start = entry.state.phase == Phase::PendingWaitingToStart;

@@ -724,9 +724,9 @@ impl<C: Clock> WorkloadRecords<C> {
 
     // --------------------------------------------------------------- reconcile
 
-    /// Compares the desired instances of all dirty workloads with their statuses: sets the targets of
-    /// their control loops, and stores the states that others must see. Returns the states that are
-    /// new.
+    /// Compares the desired instances of all dirty workloads with their statuses: sets the targets
+    /// of their control loops, and stores the states that others must see. Returns the states that
+    /// are new.
     pub(crate) fn reconcile(&mut self) -> Vec<WorkloadState> {
         // First: listed containers may be those of desired instances.
         for name in self.dirty.clone() {
@@ -877,7 +877,8 @@ impl<C: Clock> WorkloadRecords<C> {
         !is_replaced || record.staging.is_some()
     }
 
-    /// Sets the wait of a workload, and the `dependents` that must stop before its current instance.
+    /// Sets the wait of a workload, and the `dependents` that must stop before its current
+    /// instance.
     fn set_waits(
         &mut self,
         name: &Name,
@@ -1085,8 +1086,8 @@ impl<C: Clock> WorkloadRecords<C> {
         });
     }
 
-    /// Sets which workloads are blocked: those whose conditions do not hold, and those that need one
-    /// of these to run.
+    /// Sets which workloads are blocked: those whose conditions do not hold, and those that need
+    /// one of these to run.
     // [impl->swdd~agent-lifecycle-precondition~1]
     fn update_blocked(&mut self) {
         if !self.is_blocked_outdated {
@@ -1139,9 +1140,9 @@ impl<C: Clock> WorkloadRecords<C> {
         record.start_wait.blocked.is_some() && !has_finished(desired, &self.store)
     }
 
-    /// The workloads that must stop before the workload `name` is paused: they need it to run, must be
-    /// paused as well, and may have a container. None if `name` is not in use: then a wait for them
-    /// would protect nothing, and its start could begin meanwhile.
+    /// The workloads that must stop before the workload `name` is paused: they need it to run, must
+    /// be paused as well, and may have a container. None if `name` is not in use: then a wait for
+    /// them would protect nothing, and its start could begin meanwhile.
     fn dependents_to_pause_before(&self, name: &Name) -> BTreeMap<String, DeleteCondition> {
         let mut dependents = BTreeMap::new();
         let Some(record) = self.records.get(name) else {

@@ -1,9 +1,9 @@
 //! The usage of one container: the files of its control groups, found through its main process.
 //!
-//! No engine is called. `/proc/<pid>/cgroup` names a path in each hierarchy. Its part up to the last
-//! component with the id of the container is the control group of the whole container. The process
-//! itself may be in a group below it. If no component contains the id, the group has other processes
-//! as well, so its numbers would be wrong.
+//! No engine is called. `/proc/<pid>/cgroup` names a path in each hierarchy. Its part up to the
+//! last component with the id of the container is the control group of the whole container. The
+//! process itself may be in a group below it. If no component contains the id, the group has other
+//! processes as well, so its numbers would be wrong.
 //!
 //! A controller is in one hierarchy of version 1 or in that of version 2, and a kernel may have
 //! both kinds.
@@ -63,15 +63,16 @@ pub(crate) enum CgroupReading {
 /// A mounted hierarchy.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
-    /// Its controllers; `None` for version 2, which has all that are not in a hierarchy of version 1.
+    /// Its controllers; `None` for version 2, which has all that are not in a hierarchy of version
+    /// 1.
     controllers: Option<Vec<String>>,
     /// The control group that is mounted, normally `/`.
     root: PathBuf,
     point: PathBuf,
 }
 
-/// The mounted hierarchies. They are read once, since they do not change: each container adds lines to
-/// the kernel's list of mounts, so reading it takes long.
+/// The mounted hierarchies. They are read once, since they do not change: each container adds lines
+/// to the kernel's list of mounts, so reading it takes long.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hierarchies(Vec<Mount>);
 

@@ -129,8 +129,8 @@ impl UsageSampler {
         usage
     }
 
-    /// Takes a sample. Waits at most [`USAGE_PROCESSES_MAX`] for the state checkers; if one does not
-    /// reply in time, its instances are left out.
+    /// Takes a sample. Waits at most [`USAGE_PROCESSES_MAX`] for the state checkers; if one does
+    /// not reply in time, its instances are left out.
     pub(crate) fn sample(&self) -> Sample {
         self.sample_of(&self.watched(), since(ClockId::Boottime))
     }

@@ -119,8 +119,8 @@ impl InstanceLifecycle {
         self.observed.is_some_and(Phase::has_ended)
     }
 
-    /// Returns a stopping state as others must see it: its text names the `gone` condition that must
-    /// hold.
+    /// Returns a stopping state as others must see it: its text names the `gone` condition that
+    /// must hold.
     pub(super) fn stopping(&self, state: ExecutionState) -> ExecutionState {
         let Some(gone) = &self.spec.gone else {
             return state;
@@ -280,8 +280,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
             return;
         };
         self.stop_probe();
-        // First: where to probe. For `gone` there is no container any more, so the network is that of
-        // the node.
+        // First: where to probe. For `gone` there is no container any more, so the network is that
+        // of the node.
         let in_container = matches!(terms.check, Check::Exec(_));
         let in_network = purpose != Purpose::Gone
             && matches!(terms.check, Check::Tcp { .. } | Check::Http { .. });

@@ -166,7 +166,8 @@ enum LoopStage {
 }
 
 impl LoopStage {
-    /// Whether a start is under way, or follows when cleanup, a slot or the `gone` condition allows.
+    /// Whether a start is under way, or follows when cleanup, a slot or the `gone` condition
+    /// allows.
     fn is_starting(&self) -> bool {
         matches!(
             self,
@@ -283,8 +284,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Continues on a new thread: until a thread ends, the allocator keeps memory that it has freed,
-    /// 9 KiB for each workload. Returns the loop if no thread can be started.
+    /// Continues on a new thread: until a thread ends, the allocator keeps memory that it has
+    /// freed, 9 KiB for each workload. Returns the loop if no thread can be started.
     fn continue_on_new_thread(self: Box<Self>) -> Result<(), Box<Self>> {
         let name = thread_name(&self.instance.workload);
         if let Err((_, same)) = threads::spawn_with(name, STACK_WORKLOAD, self, Self::run) {

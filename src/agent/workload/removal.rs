@@ -140,8 +140,8 @@ impl ContainerRemoval {
         }
     }
 
-    /// Removes the container with the known id, if any. If others may exist, searches all containers
-    /// of the instance, and removes them except `current`.
+    /// Removes the container with the known id, if any. If others may exist, searches all
+    /// containers of the instance, and removes them except `current`.
     fn remove(
         &mut self,
         connector: &mut dyn RuntimeConnector,
@@ -334,8 +334,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
             || !self.is_current(instance)
     }
 
-    /// Removes all containers that can be removed now, then begins the start that waits for this, if
-    /// any. A failed removal is retried later.
+    /// Removes all containers that can be removed now, then begins the start that waits for this,
+    /// if any. A failed removal is retried later.
     pub(super) fn remove_due(&mut self) {
         self.removals.due = None;
         // First: remove, and keep those that must wait or could not be removed.
@@ -567,8 +567,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Removes the container. If that of the next instance is there already, it is only stopped, and
-    /// removed after the start of the next one.
+    /// Removes the container. If that of the next instance is there already, it is only stopped,
+    /// and removed after the start of the next one.
     // [impl->swdd~agent-workload-control-loop-delete-broken-allowed~1]
     // [impl->swdd~agent-workload-control-loop-update-broken-allowed~1]
     // [impl->swdd~agent-switches-to-prepared~1]

@@ -89,8 +89,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Starts the current instance. `slot` is `None` if the preparation, as a part of the start, took
-    /// too long and gave it back.
+    /// Starts the current instance. `slot` is `None` if the preparation, as a part of the start,
+    /// took too long and gave it back.
     // [impl->swdd~agent-workload-control-loop-executes-create~3]
     pub(super) fn start(&mut self, slot: Option<SlotRequest>) {
         if self.removals.block_start() {
@@ -226,8 +226,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Ends the wait of the stage for this call. Returns the start that waited for it; `None` if none
-    /// did.
+    /// Ends the wait of the stage for this call. Returns the start that waited for it; `None` if
+    /// none did.
     fn take_ended_start(&mut self, number: u64) -> Option<StartUnderWay> {
         match std::mem::replace(&mut self.stage, LoopStage::Idle) {
             LoopStage::Starting(start) if start.number == number => {

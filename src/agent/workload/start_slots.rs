@@ -1,8 +1,8 @@
 //! Bounds the number of starts, preparations and initialised containers at the same time, so that a
 //! boot does not overload a small machine. Preparations use only cores that starts leave free.
 //!
-//! Thread: shared by all `wl:<name>`. A slot that is given back wakes only the control loop that has
-//! waited longest. With a thousand workloads, waking all of them each time would be a million
+//! Thread: shared by all `wl:<name>`. A slot that is given back wakes only the control loop that
+//! has waited longest. With a thousand workloads, waking all of them each time would be a million
 //! wake-ups.
 
 use ankaios_platform::sync::Mutex;
@@ -61,8 +61,8 @@ pub(crate) struct SlotRequest {
 }
 
 impl StartSlots {
-    /// Returns slots for `starts` starts at the same time, for at least one. Starts and preparations
-    /// together use the `cores`.
+    /// Returns slots for `starts` starts at the same time, for at least one. Starts and
+    /// preparations together use the `cores`.
     pub fn new(starts: usize, cores: usize, initialised_max: usize) -> Self {
         let queues = SlotQueues {
             starts: SlotQueue::new(starts.max(1)),

@@ -14,9 +14,9 @@ use std::sync::Arc;
 pub struct Status {
     /// The number of the newest target that the control loop has taken.
     pub(crate) target: u64,
-    /// All instances of which there is something. `Pending(Initial)`: this agent has not started the
-    /// container, which is prepared, or was found and stays as it is. If it cannot be removed, the
-    /// text says why.
+    /// All instances of which there is something. `Pending(Initial)`: this agent has not started
+    /// the container, which is prepared, or was found and stays as it is. If it cannot be removed,
+    /// the text says why.
     ///
     /// Mostly this is one instance, and there are four copies. A `BTreeMap` would take 800 bytes.
     pub(crate) instances: LiteMap<InstanceName, ExecutionState>,

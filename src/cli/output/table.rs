@@ -135,8 +135,8 @@ impl View {
         }
     }
 
-    /// Prints the table, or a document that has the rows as `key`. With `frames` it is one of several
-    /// that follow each other.
+    /// Prints the table, or a document that has the rows as `key`. With `frames` it is one of
+    /// several that follow each other.
     pub(crate) fn print(
         self,
         key: &'static str,
@@ -191,8 +191,8 @@ pub(crate) enum TooWide {
     Wrap,
     /// End the last cell in `...`.
     Shorten,
-    /// As `Wrap`. If the last column would have less than [`SENTENCE_WIDTH`] columns, print no table:
-    /// each row is a line without padding, with its last cell in the lines below it.
+    /// As `Wrap`. If the last column would have less than [`SENTENCE_WIDTH`] columns, print no
+    /// table: each row is a line without padding, with its last cell in the lines below it.
     Whole,
 }
 

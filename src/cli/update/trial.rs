@@ -79,8 +79,8 @@ impl ClientTrial {
         self.take(failure, wait);
     }
 
-    /// The reason if not all members run; `None` if all do. In this order: a failure, a disconnected
-    /// agent, a workload changed by others, the first awaited instance.
+    /// The reason if not all members run; `None` if all do. In this order: a failure, a
+    /// disconnected agent, a workload changed by others, the first awaited instance.
     fn why_not(&self, wait: &WaitState) -> Option<String> {
         if let Some(why) = &self.failure {
             return Some(why.clone());

@@ -671,8 +671,8 @@ impl FieldReader<'_> {
         Ok(Node::map(map))
     }
 
-    /// Records an unknown key. It is a problem in two places: at the top of a complete state, where a
-    /// typo would delete the whole state, and in a `lifecycle:` block, where it would disable a
+    /// Records an unknown key. It is a problem in two places: at the top of a complete state, where
+    /// a typo would delete the whole state, and in a `lifecycle:` block, where it would disable a
     /// condition. Elsewhere it is only noted.
     fn unknown(&mut self, at: &At<'_>, key: &str, object: &'static Object) {
         let known = object.names_in_manifest();

@@ -155,8 +155,8 @@ pub fn why_no_value(path: &[&str]) -> Option<String> {
 /// Levels of names that a user may have left out: agent, workload and id.
 const LEVELS_MAX: usize = 3;
 
-/// The path with `missing` wildcards before its last part: with three, `workloadStates.state` becomes
-/// `workloadStates.*.*.*.state`. `None` if that path cannot have a value.
+/// The path with `missing` wildcards before its last part: with three, `workloadStates.state`
+/// becomes `workloadStates.*.*.*.state`. `None` if that path cannot have a value.
 fn with_levels<'p>(path: &[&'p str], missing: usize) -> Option<Vec<&'p str>> {
     let (last, above) = path.split_last()?;
     let mut kind = Kind::Object(&COMPLETE_STATE);

@@ -43,12 +43,14 @@ pub(super) struct Events<'t> {
 impl<'t> Events<'t> {
     #[allow(unsafe_code)]
     pub(super) fn new(text: &'t str) -> Self {
-        // Some editors on Windows put a byte order mark first. The parser would take it for content.
+        // Some editors on Windows put a byte order mark first. The parser would take it for
+        // content.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut parser = Box::new(MaybeUninit::uninit());
         let raw: *mut sys::yaml_parser_t = parser.as_mut_ptr();
-        // SAFETY: the parser is initialised before anything else is done with it. Neither the parser,
-        // which stays in its box, nor the text is dropped before `drop` has deleted the parser.
+        // SAFETY: the parser is initialised before anything else is done with it. Neither the
+        // parser, which stays in its box, nor the text is dropped before `drop` has deleted the
+        // parser.
         unsafe {
             let initialised = sys::yaml_parser_initialize(raw);
             assert!(

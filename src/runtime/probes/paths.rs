@@ -30,8 +30,8 @@ pub struct PathFacts {
     inode: u64,
     /// The number of a device, else 0.
     number: u64,
-    /// Size and time of modification (seconds, nanoseconds) of a file. `None` for all other entries,
-    /// where they change without meaning.
+    /// Size and time of modification (seconds, nanoseconds) of a file. `None` for all other
+    /// entries, where they change without meaning.
     content: Option<(u64, i64, i64)>,
 }
 
@@ -147,8 +147,9 @@ impl PathProbes {
         results
     }
 
-    /// Reads which entries are at these paths, within `limit`. A path without an entry has `None`; one
-    /// that does not answer in time is left out, and no later call waits for it until it has answered.
+    /// Reads which entries are at these paths, within `limit`. A path without an entry has `None`;
+    /// one that does not answer in time is left out, and no later call waits for it until it has
+    /// answered.
     pub fn look(
         &mut self,
         paths: impl Iterator<Item = String>,

@@ -1,8 +1,8 @@
 //! The thread that probes all workloads of an agent: one `poll` for all sockets, no process and no
 //! thread per probe.
 //!
-//! Thread: `probes`, which never waits for a control loop; it starts with the first order, since most
-//! workloads have no probes.
+//! Thread: `probes`, which never waits for a control loop; it starts with the first order, since
+//! most workloads have no probes.
 //! Owns: the orders and the probes under way. Takes: [`ProbeOrder`] from control loops. Gives:
 //! [`super::ProbeReport`].
 
@@ -121,8 +121,8 @@ impl Drop for Prober {
     }
 }
 
-/// The path of the notify socket of an instance. It must be short, so it is not in the folder of the
-/// instance.
+/// The path of the notify socket of an instance. It must be short, so it is not in the folder of
+/// the instance.
 pub fn notify_socket_path(agent_folder: &Path, instance: &InstanceName) -> PathBuf {
     let hash = InstanceName::new("", &instance.to_string(), "").id;
     let name = &hash[..hash.len().min(SOCKET_NAME_DIGITS)];

@@ -160,8 +160,8 @@ impl SocketIo {
         ended
     }
 
-    /// The time at which a hanging command gives its slot back, so that [`Self::take_ended`] can start
-    /// another one.
+    /// The time at which a hanging command gives its slot back, so that [`Self::take_ended`] can
+    /// start another one.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.commands.due(SystemClock.now())
     }
@@ -194,8 +194,8 @@ impl SocketIo {
         outcome
     }
 
-    /// Makes the socket, in the network of the container for a loopback address. A workload that has
-    /// ended has no network but the node's.
+    /// Makes the socket, in the network of the container for a loopback address. A workload that
+    /// has ended has no network but the node's.
     fn new_socket(&mut self, order: &ProbeOrder, address: SocketAddr) -> Result<OwnedFd, String> {
         let family = if address.is_ipv6() {
             AddressFamily::INET6
@@ -275,8 +275,8 @@ impl WaitingSocket {
     }
 }
 
-/// The outcome of a probe by the first line of an HTTP answer. Without an `expected` status all from
-/// 200 to 399 are a success.
+/// The outcome of a probe by the first line of an HTTP answer. Without an `expected` status all
+/// from 200 to 399 are a success.
 pub fn evaluate(line: &[u8], expected: Option<u16>) -> Outcome {
     let line = String::from_utf8_lossy(line);
     let Some(status) = http_status(&line) else {

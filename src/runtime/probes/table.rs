@@ -243,8 +243,9 @@ impl ProbeEntry {
         true
     }
 
-    /// Returns whether a result that is no verdict is reported: another one than before, or one that
-    /// blocks something for long. Lasting success blocks nothing, except in a probe for an end.
+    /// Returns whether a result that is no verdict is reported: another one than before, or one
+    /// that blocks something for long. Lasting success blocks nothing, except in a probe for an
+    /// end.
     fn is_worth_reporting(&self, outcome: &Outcome, now: Instant) -> bool {
         let blocks = *outcome != Outcome::Holds || self.order.purpose == Purpose::Gone;
         let Some(last) = &self.reported else {

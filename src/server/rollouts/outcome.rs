@@ -176,8 +176,8 @@ pub(crate) enum Undo {
         commit: CheckedUpdate,
         states: Vec<WorkloadState>,
     },
-    /// It has ended and its changes stay, since it cannot be rolled back. Failures of these workloads
-    /// apply now.
+    /// It has ended and its changes stay, since it cannot be rolled back. Failures of these
+    /// workloads apply now.
     Stuck(Vec<Name>),
     /// It stays open, or was not open.
     Kept,
@@ -334,9 +334,9 @@ impl Rollouts {
         }
     }
 
-    /// Handles the failure of an update that cannot be rolled back. While it is staged it stays open,
-    /// and is switched once its conditions are met. Otherwise it ends as stuck, and its workloads
-    /// stay as they are.
+    /// Handles the failure of an update that cannot be rolled back. While it is staged it stays
+    /// open, and is switched once its conditions are met. Otherwise it ends as stuck, and its
+    /// workloads stay as they are.
     fn fail_without_rollback(&mut self, number: u64, why: &str) -> Undo {
         let Some(open) = self.open.get_mut(&number) else {
             return Undo::Kept;

@@ -148,8 +148,8 @@ impl Subscriptions {
         if let Err(error) = self.add(SubscriptionKind::Usage(number), key, subscription) {
             return effects.refuse(key, error);
         }
-        // Finally, the requests with the number of this read. An agent that an earlier read has asked is
-        // not asked again.
+        // Finally, the requests with the number of this read. An agent that an earlier read has
+        // asked is not asked again.
         for (name, awaited) in &awaited {
             if *awaited == number {
                 effects.send_to_agent(name, FromServer::UsageRequest { number });

@@ -799,8 +799,8 @@ fn delete_with_forgotten_conditions_is_relieved() {
 }
 
 /// Simulated seed 3000153: an update in place was sent while the one before removed the container.
-/// When that was gone, the server forgot the conditions of the newer one, and did not send the agent
-/// any more that it had to wait for less.
+/// When that was gone, the server forgot the conditions of the newer one, and did not send the
+/// agent any more that it had to wait for less.
 #[test]
 fn update_in_place_behind_another_one_is_relieved() {
     let mut cluster = Cluster::with_manifest(&manifest(&[("b", "B", "")]));

@@ -424,8 +424,8 @@ impl Updates {
         }
     }
 
-    /// Keeps the state of a deleted instance, if it has one, until its agent reports the end. Returns
-    /// `false` if the state cannot be kept, because that agent has too many of them.
+    /// Keeps the state of a deleted instance, if it has one, until its agent reports the end.
+    /// Returns `false` if the state cannot be kept, because that agent has too many of them.
     fn keep_deleted(&mut self, instance: &InstanceName) -> bool {
         let Some(state) = self.workloads.states.get(instance) else {
             return true; // There is nothing to keep.

@@ -491,8 +491,8 @@ mod tests {
         );
     }
 
-    /// `db` on A waits to be deleted until `web` has stopped, which needs it. Returns the deletes that
-    /// are sent again once `web` has come back in another revision: as `id`, with these
+    /// `db` on A waits to be deleted until `web` has stopped, which needs it. Returns the deletes
+    /// that are sent again once `web` has come back in another revision: as `id`, with these
     /// dependencies, in this state.
     fn relieved(
         id: &str,

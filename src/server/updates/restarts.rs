@@ -145,7 +145,8 @@ impl Updates {
     }
 
     /// Returns whether the delete of an instance waits for one of `names`, and for no other
-    /// workload with an agent. The other workload may never end, so the restart must not wait for it.
+    /// workload with an agent. The other workload may never end, so the restart must not wait for
+    /// it.
     fn waits_only_for(&self, instance: &InstanceName, names: &BTreeSet<Name>) -> bool {
         let mut waits_for_one = false;
         for name in self.deletes.conditions(instance) {

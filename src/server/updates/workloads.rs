@@ -473,8 +473,8 @@ impl CountedInstances {
 }
 
 impl UnwantedInstances {
-    /// Notes that a connected agent reports a state of an unwanted instance, with an info of at most
-    /// [`UNWANTED_INFO_MAX`] bytes. Returns `false` when there are too many to keep this one.
+    /// Notes that a connected agent reports a state of an unwanted instance, with an info of at
+    /// most [`UNWANTED_INFO_MAX`] bytes. Returns `false` when there are too many to keep this one.
     pub(crate) fn report(&mut self, instance: &InstanceName) -> bool {
         if let Some(deleted) = self.deleted.get(&instance.agent)
             && deleted.all.contains_key(instance)

@@ -513,8 +513,8 @@ impl Wire<api::UpdateWorkloadState> for Vec<WorkloadState> {
     }
 }
 
-/// The state of a workload; `None` without a phase. Its additional info is cut to a bound: agents of
-/// other implementations send all that their engine writes, and the server stores it.
+/// The state of a workload; `None` without a phase. Its additional info is cut to a bound: agents
+/// of other implementations send all that their engine writes, and the server stores it.
 fn bounded_state(parts: &StateParts<'_>) -> Option<ExecutionState> {
     let phase = parts.phase?;
     let info = parts.info.unwrap_or_default();
@@ -666,8 +666,8 @@ pub(crate) fn request_id_of_begin(begin: &[u8]) -> Option<String> {
     }
 }
 
-/// Reads a request: an update with our own reader, since its state may be large, all others with the
-/// library.
+/// Reads a request: an update with our own reader, since its state may be large, all others with
+/// the library.
 fn read_request(bytes: &[u8], left: &mut Left) -> Decoded<Request> {
     match last_of(bytes, 2..=6)? {
         Some((UPDATE_STATE, update)) => {
@@ -792,8 +792,8 @@ pub fn write_plan(plan: &WorkloadPlan) -> Vec<u8> {
 /// What is missing or unknown.
 pub fn read_plan(bytes: &[u8]) -> Decoded<WorkloadPlan> {
     let plan = parse::<api::UpdateWorkload>(bytes)?;
-    // The conversion below accepts unknown values, for plans of newer servers. In the plan of a hook
-    // they are errors, which its author must see.
+    // The conversion below accepts unknown values, for plans of newer servers. In the plan of a
+    // hook they are errors, which its author must see.
     for deleted in &plan.deletedWorkloads {
         for condition in deleted.dependencies.values() {
             if let Err(number) = condition.enum_value() {

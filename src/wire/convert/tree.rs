@@ -421,8 +421,9 @@ fn text_at<'n>(node: &'n Node, key: &str) -> Option<&'n str> {
     node.get(key).and_then(Node::as_text)
 }
 
-/// The tree of an execution state. Where unknown values are shown, a phase of a newer program becomes
-/// the state `Unknown`; [`write_execution_state`] leaves it out, because it has no number for it.
+/// The tree of an execution state. Where unknown values are shown, a phase of a newer program
+/// becomes the state `Unknown`; [`write_execution_state`] leaves it out, because it has no number
+/// for it.
 fn read_execution_state(bytes: &[u8], _: usize, left: &mut Left) -> Decoded<Node> {
     let parts = match StateParts::read(bytes, left) {
         Ok(parts) => parts,
@@ -490,8 +491,8 @@ impl<'b> StateParts<'b> {
         }
     }
 
-    /// The state that the sender means, with this part of its text. If the reason is unknown here, it
-    /// is read from the text.
+    /// The state that the sender means, with this part of its text. If the reason is unknown here,
+    /// it is read from the text.
     pub(crate) fn state(&self, phase: Phase, info: &str) -> ExecutionState {
         let mut state = if info.is_empty() {
             ExecutionState::plain(phase)

@@ -137,8 +137,8 @@ fn highest(workload: &Workload, present: PresentContainers) -> PrepareLevel {
     PrepareLevel::Init
 }
 
-/// The options of a container, which are searched word by word. A value that looks like an option is
-/// taken for one: that only lowers the level.
+/// The options of a container, which are searched word by word. A value that looks like an option
+/// is taken for one: that only lowers the level.
 struct Options<'a> {
     container: &'a ContainerConfig,
 }

@@ -88,8 +88,8 @@ impl PreparedRecord {
         }
     }
 
-    /// Returns the prepared container if it can still be started: its create had ended, the node has
-    /// not booted since, and a create now would make the same container.
+    /// Returns the prepared container if it can still be started: its create had ended, the node
+    /// has not booted since, and a create now would make the same container.
     pub(crate) fn container(
         self,
         added: &AddedWorkload,
@@ -97,8 +97,8 @@ impl PreparedRecord {
         connector: &dyn RuntimeConnector,
         boot: &str,
     ) -> Option<PreparedContainer> {
-        // First, its create has to have ended, in this boot. An empty `boot` is unknown, so it may be
-        // another one.
+        // First, its create has to have ended, in this boot. An empty `boot` is unknown, so it may
+        // be another one.
         let level = PrepareLevel::parse(&self.level)?;
         if level < PrepareLevel::Create || self.boot != boot || boot.is_empty() {
             return None;
