@@ -158,7 +158,8 @@ fn merge(
     if !arguments.delete {
         new_state = Node::map([("desiredState", desired.node(Rendering::Sparse))]);
     }
-    // A deletion of the item of the mode is never an accident.
+    // Without configs the update cannot switch the mode, and a deletion of the item of the mode is
+    // never an accident.
     let mut mode_rule = arguments.mode.rule();
     let may_delete_item = arguments.delete && mode_rule == ModeRule::MustNotSwitch;
     if desired.configs.is_empty() || may_delete_item {
@@ -207,7 +208,8 @@ fn merged(
             let keys = manifest.warnings.iter();
             let ignored = keys.filter(|key| misplaced_block(key).is_none());
             warn_of_ignored(input, ignored, output);
-            // A missing agent is the next error: name what engines refuse before it.
+            // A missing agent is an error below. With what engines refuse, both can be corrected at
+            // once.
             let misses_agent = arguments.agent.is_none() && manifest.without_agent.is_some();
             let mut check = ConfigCheck {
                 input,
@@ -263,7 +265,7 @@ fn duplicate(kind: &str, name: &str, first: Option<&String>, second: &String) ->
 }
 
 /// Refuses an agent of the command line whose name is invalid: later errors would blame the
-/// manifests. An empty name is allowed, since it schedules nothing.
+/// manifests. Allowed are also a template, and an empty name, which schedules nothing.
 pub(crate) fn check_agent(agent: Option<&str>) -> Result<()> {
     let Some(agent) = agent else { return Ok(()) };
     if agent.is_empty() || is_name(agent) || agent.contains("{{") {
@@ -377,6 +379,7 @@ fn shown_place(location: Option<Location>) -> String {
     }
 }
 
+/// The error for a mistake in a workload of a manifest.
 fn refused(input: &Input, workload: &str, error: &dyn Display, hint: String) -> CliError {
     CliError::input(
         format!(
@@ -538,7 +541,7 @@ impl ConfigCheck<'_> {
 }
 
 /// The text about an engine that restarts the containers of a workload, as the agent does; `None`
-/// if it does not.
+/// if the engine restarts none.
 fn conflicting_restarts(workload: &Workload) -> Option<String> {
     let EngineRestarts { policy, pod } = workload.config().engine_restarts()?;
     let Some(pod) = pod else {
@@ -608,6 +611,7 @@ fn check_keys(input: &Input, root: &Yaml) -> Result<()> {
     let Content::Map(workloads) = &workloads.content else {
         return Ok(());
     };
+    // An integer is a key, but not the name of a workload.
     for (key, _) in workloads.iter() {
         if let Content::Plain(Plain::Integer, number) = &key.content {
             return Err(CliError::input(
@@ -703,7 +707,7 @@ pub(crate) fn validate(arguments: &ValidateArguments, output: &mut Output) -> Re
     wrong.extend(found);
     // Then check all of them together. A file with errors may have the objects that seem unknown.
     if wrong.is_empty() {
-        for warning in unknown(&desired) {
+        for warning in unknown_references(&desired) {
             output.warn(warning);
         }
     }
@@ -773,7 +777,7 @@ fn errors(state: &DesiredState) -> Vec<String> {
 
 /// Texts about references to objects that no manifest has: they are in the cluster, or typing
 /// errors.
-fn unknown(state: &DesiredState) -> Vec<String> {
+fn unknown_references(state: &DesiredState) -> Vec<String> {
     let mut unknown = Vec::new();
     for (name, workload) in &state.workloads {
         for needed in workload.dependencies.keys() {

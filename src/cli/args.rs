@@ -693,7 +693,7 @@ pub(crate) enum Moment {
 }
 
 impl Moment {
-    /// The point in time if it is `now`. One before 1970 becomes 1970.
+    /// The point in time; `now` is the present. A time before 1970 becomes 1970.
     pub(crate) fn time(&self, now: SystemTime) -> SystemTime {
         let time = match self {
             Self::At(text) => time_of(text),
@@ -705,7 +705,7 @@ impl Moment {
         }
     }
 
-    /// The point in time if it is `now`, as an RFC 3339 time.
+    /// The point in time as RFC 3339 writes it; `now` is the present.
     pub(crate) fn text(&self, now: SystemTime) -> String {
         match self {
             Self::At(text) => text.clone(),
@@ -889,7 +889,7 @@ impl Arguments {
         let first = command_with(|argument| {
             has_variable |= is_in_environment(&argument);
             if is_help_of_command {
-                of_command(argument)
+                for_help_of_command(argument)
             } else {
                 without_environment(argument)
             }
@@ -967,7 +967,7 @@ fn with_tail(words: Vec<OsString>) -> Vec<OsString> {
     while let Some(word) = words.next() {
         if word == "--" {
             changed.push(word);
-            break;
+            break; // Only names follow.
         }
         let text = word.to_string_lossy();
         if text == "-n" && words.peek().is_some_and(is_number) {
@@ -1059,7 +1059,7 @@ fn tip_for_option(error: &clap::Error, words: &[OsString]) -> Option<String> {
             "name the workloads; only 'ank logs -l KEY=VALUE' chooses them by their tags"
         }
         "-A" | "--all-namespaces" | "--namespace" => NAMESPACE_TIP,
-        "-n" if !is_number(&word_after(words, "-n")?.into()) => NAMESPACE_TIP,
+        "-n" if may_name_namespace(words) => NAMESPACE_TIP,
         "--no-headers" => "there is no such option; '-o name' prints names without a heading",
         "-f" | "--file" | "--filename" if words.iter().any(|word| word == "delete") => {
             let file = word_after(words, unknown).unwrap_or_else(|| "FILE".to_owned());
@@ -1075,6 +1075,14 @@ fn tip_for_option(error: &clap::Error, words: &[OsString]) -> Option<String> {
         _ => return None,
     };
     Some(tip.to_owned())
+}
+
+/// Returns whether `-n` may name a namespace, as in other tools. With a number it means lines there.
+fn may_name_namespace(words: &[OsString]) -> bool {
+    match word_after(words, "-n") {
+        Some(word) => !is_digits(&word),
+        None => false,
+    }
 }
 
 /// The word that follows the first `word`.
@@ -1144,6 +1152,7 @@ fn tip_for_habit(command: &str, word: &str, words: &[OsString]) -> Option<String
             let name = word_after(words, word).unwrap_or_else(|| "NAME".to_owned());
             return Some(format!("'ank delete workload {name}' deletes a workload"));
         }
+        // A typing error: the nearest name is the tip.
         ("delete" | "run", name) if nearest(name, ["workload", "config"]).is_some() => return None,
         ("delete", name) => {
             return Some(format!(
@@ -1192,9 +1201,9 @@ fn is_in_environment(argument: &Arg) -> bool {
     }
 }
 
-/// Changes an option as [`without_environment`] does, for the help of a command, which does not
-/// list the options of all commands.
-fn of_command(argument: Arg) -> Arg {
+/// Changes an option as [`without_environment`] does. Also hides the options of all commands: the
+/// help of one command does not list them.
+fn for_help_of_command(argument: Arg) -> Arg {
     let is_everywhere = argument.get_help_heading() == Some(EVERYWHERE);
     let is_hidden = argument.is_hide_set() || is_everywhere;
     without_environment(argument).hide(is_hidden)
@@ -1220,7 +1229,7 @@ fn without_environment(argument: Arg) -> Arg {
 
 // --------------------------------------------------------- values of options
 
-/// A path. Clap would refuse an empty one; here it fails when it is opened, as other wrong paths.
+/// A path. An empty path, which clap would refuse, fails when it is opened, as other wrong paths.
 fn path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
@@ -1290,7 +1299,7 @@ fn check_until(path: &[&str], value: &str) -> Result<(), String> {
     Err(format!("no workload has the {field} '{value}'{hint}"))
 }
 
-/// A whole number with `ms`, `s`, `m` or `h`; seconds without.
+/// A whole number with `ms`, `s`, `m` or `h`. Without a unit it is a number of seconds.
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit())

@@ -41,6 +41,7 @@ pub(crate) fn print(
     if *format == Format::Svg {
         return output.result(&Chart::new(&starts, &wanted).svg());
     }
+    // An empty list has the headings of this one.
     let blank = Start::default();
     let rows = wanted.iter().map(|start| fields(start, starts.now));
     let mut view = View::new(*format, &fields(&blank, starts.now), rows);
@@ -80,7 +81,7 @@ fn fields(start: &Start, now: u64) -> Vec<Column> {
     ]
 }
 
-/// A column with a text. Programs get no value for an empty one.
+/// A column with a text. Programs get no value for an empty text.
 fn text_column(heading: &'static str, key: &str, text: &str) -> Column {
     let mut for_programs = None;
     if !text.is_empty() {
@@ -226,9 +227,11 @@ impl Starts {
         let mut next = None;
         let mut last_ready = None;
         for start in &self.all {
-            let ready_at = start.ready_at();
-            if ready_at.is_some() && ready_at >= last_ready && filter(&start.instance.workload) {
-                last_ready = ready_at;
+            let Some(ready_at) = start.ready_at() else {
+                continue;
+            };
+            if Some(ready_at) >= last_ready && filter(&start.instance.workload) {
+                last_ready = Some(ready_at);
                 next = Some(start);
             }
         }
@@ -256,10 +259,10 @@ fn time<'de, D: Deserializer<'de>>(time: D) -> Result<Option<u64>, D::Error> {
     Ok(time.map(|time| time.min(TIME_MAX)))
 }
 
-/// The dependency of `start` that was met last while it waited.
+/// The dependency of `start` that was met last while it waited; empty without one.
 fn met_last(start: &Start, needs: &Needs, by_name: &HashMap<&str, Vec<&Start>>) -> String {
     let (Some(waiting), Some(starting)) = (start.waiting, start.starting) else {
-        return String::new();
+        return String::new(); // It did not wait, or still waits.
     };
     let mut last_met = None;
     let mut last_name = "";
@@ -268,7 +271,7 @@ fn met_last(start: &Start, needs: &Needs, by_name: &HashMap<&str, Vec<&Start>>) 
             let Some(at) = other.met(condition) else {
                 continue;
             };
-            // Of several at the same time it is the last name.
+            // Of several that were met at the same time, the last name is taken.
             if (waiting..=starting).contains(&at) && last_met <= Some(at) {
                 last_met = Some(at);
                 last_name = name;
@@ -292,15 +295,15 @@ impl Start {
         }
     }
 
-    /// The time at which it was ready. It is unknown without a report that it starts: then it ran
-    /// before the server knew of it.
+    /// The time at which the workload was ready. `None` without a report that it starts: then it
+    /// ran before the server knew of it.
     pub(crate) fn ready_at(&self) -> Option<u64> {
         self.starting?;
         self.running
     }
 
-    /// The time at which it was ready. A short job may end before it is reported to run: then the
-    /// time of its end.
+    /// The time at which the workload was ready, or at which it ended: a short job may end before
+    /// it is reported to run.
     pub(crate) fn done_at(&self) -> Option<u64> {
         self.starting?;
         self.running.or(self.ended)
@@ -359,9 +362,8 @@ pub(crate) enum Lasting {
 }
 
 impl Start {
-    /// How long the instance is in the state `shown` at `now`; `None` without a report. The times
-    /// are those of the present process of the server, which also learns of states that are older.
-    /// Then the kept changes in the complete state `state` tell more.
+    /// How long the instance is in the state `shown` at `now`; `None` without a report. `state` is
+    /// a complete state with the changes that the server keeps.
     pub(crate) fn in_state(&self, now: u64, state: &Node, shown: &str) -> Option<Lasting> {
         let events = [
             self.desired,
@@ -372,9 +374,12 @@ impl Start {
             self.ended,
         ];
         let last = events.into_iter().flatten().max()?;
+        // First, a state from before the start of the server, if its change is kept. The time `now`
+        // begins with the start of the server.
         if let Some(before) = events::before_server_start(state, &self.instance, shown) {
             return Some(Lasting::Exactly(now.saturating_add(before)));
         }
+        // Then, the last report. Without a report that it starts, it ran before the server knew it.
         let since_report = now.saturating_sub(last);
         let has_run = self.running.is_some() || self.ended.is_some();
         if has_run && self.starting.is_none() {
@@ -593,6 +598,7 @@ impl<'s> Chart<'s> {
         let bottom = self.bottom();
         let boot = self.starts.boot;
         let step = axis_step(self.to - self.from);
+        // The lines are at the multiples of `step` since the boot.
         for tick in (boot + self.from).div_ceil(step)..=(boot + self.to) / step {
             let at = tick * step;
             let x = self.x(at - boot);
@@ -684,7 +690,8 @@ fn rectangle(place: [f64; 4], colour: &str) -> String {
     )
 }
 
-/// The name before the bars of a start, and the text that a viewer shows beside the pointer.
+/// The name before the bars of a start, and the text that a viewer shows beside the pointer. Begins
+/// the group of the row, which [`label_after`] ends.
 fn label_before(start: &Start, baseline: f64, weight: &str) -> String {
     let name = shortened(&one_line(&start.instance.workload), LABEL_MAX);
     // The agent only if there is room for a useful part of it.
@@ -701,7 +708,7 @@ fn label_before(start: &Start, baseline: f64, weight: &str) -> String {
     )
 }
 
-/// The total behind the bars of a start.
+/// The total behind the bars of a start, if it is known, and the end of the group of the row.
 fn label_after(start: &Start, baseline: f64, weight: &str) -> String {
     let Some(total) = start.total() else {
         return "</g>".to_owned();
@@ -715,7 +722,7 @@ fn label_after(start: &Start, baseline: f64, weight: &str) -> String {
 
 /// A moment on the axis, with the decimals that the distance of its lines needs.
 fn label(at: u64, step: u64) -> String {
-    let text = seconds(at);
+    let text = seconds(at); // With three decimals.
     let decimals = if step >= 1000 {
         0
     } else {

@@ -93,7 +93,7 @@ fn argument_with_candidates(command: &str, argument: Arg) -> Arg {
     let Some(candidates) = candidates(command, argument.get_id().as_str()) else {
         return argument;
     };
-    let or_file = argument.get_id() == "masks_and_file";
+    let or_file = argument.get_id() == "masks_and_file"; // Its last word is a file.
     argument.add(ArgValueCompleter::new(move |word: &OsStr| {
         complete(candidates, or_file, word)
     }))
@@ -109,7 +109,7 @@ struct Candidates {
 }
 
 impl Candidates {
-    /// Values in these parts of the state of the server.
+    /// Values in these parts of the state of the server, for [`candidates`].
     const fn of(
         parts: &'static [&'static str],
         of_state: fn(&Node) -> BTreeSet<String>,
@@ -117,7 +117,7 @@ impl Candidates {
         Some(Self { parts, of_state })
     }
 
-    /// Values that need no server.
+    /// Values that need no server, for [`candidates`].
     const fn without_server(values: fn(&Node) -> BTreeSet<String>) -> Option<Self> {
         Self::of(&[], values)
     }
@@ -178,7 +178,7 @@ fn workloads_and_agents(state: &Node) -> BTreeSet<String> {
     names
 }
 
-/// What `ank get events` takes in the typed words.
+/// The candidates for `ank get events` with the options that are typed so far.
 fn masks_or_names(state: &Node) -> BTreeSet<String> {
     candidates_of_events(&words_of_command_line(), state)
 }
@@ -228,7 +228,7 @@ fn named_modes(state: &Node) -> BTreeSet<String> {
 }
 
 fn contexts() -> BTreeSet<String> {
-    match typed(words_of_command_line()) {
+    match typed_options(words_of_command_line()) {
         Some(typed) => known_contexts(&typed.common).into_iter().collect_entries(),
         None => BTreeSet::new(),
     }
@@ -307,7 +307,7 @@ const RESPONSE_MAX: Duration = Duration::from_secs(1);
 
 /// Reads `masks` from the server that the typed words, the environment and the config file select.
 fn read_state(masks: &[&str]) -> Option<Node> {
-    let typed = typed(words_of_command_line())?;
+    let typed = typed_options(words_of_command_line())?;
     let mut silent = Output::to(io::sink(), io::sink(), None);
     let settings = CliSettings::load(typed.server_url.as_deref(), &typed.common, &mut silent);
     let mut settings = settings.ok()?;
@@ -325,7 +325,7 @@ struct TypedOptions {
 }
 
 /// Parses the options in the typed words; `None` if they are wrong.
-fn typed(words: Vec<OsString>) -> Option<TypedOptions> {
+fn typed_options(words: Vec<OsString>) -> Option<TypedOptions> {
     let command = args::command().ignore_errors(true);
     let matches = command.try_get_matches_from(words).ok()?;
     Some(TypedOptions {
@@ -494,7 +494,7 @@ mod tests {
             let TypedOptions {
                 server_url: found,
                 common,
-            } = typed(words.split(' ').map(OsString::from).collect()).unwrap();
+            } = typed_options(words.split(' ').map(OsString::from).collect()).unwrap();
             assert_eq!(
                 (found.as_deref(), common.insecure),
                 (url, insecure),

@@ -26,9 +26,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 /// Lines of each log that are shown.
 const LOG_LINES: i32 = 5;
-/// Changes of states that are shown: the last starts with the causes of the ends between them.
+/// Number of changes of states that are shown: enough for the last starts, and why they ended.
 const CHANGES_SHOWN: usize = 8;
-/// Longest wait for these lines: an agent that does not respond must not delay all else.
+/// Longest wait for lines of logs: an agent that does not respond must not delay all else.
 const LOG_MAX: Duration = Duration::from_secs(2);
 
 /// Prints all that is known of the workload or the agent with the name in `arguments`.
@@ -176,7 +176,8 @@ fn workload(name: &str, state: &Node, reasons: &Reasons, link: &mut dyn ServerLi
     ])
 }
 
-/// The image in the text of a `runtimeConfig`; empty if it names none at the top, as that of a pod.
+/// The image at the top of the text of a `runtimeConfig`; empty if there is none: the images of a
+/// pod are further below.
 fn image(config: &str) -> &str {
     for line in config.lines() {
         if let Some(image) = line.strip_prefix("image:") {
@@ -213,6 +214,7 @@ fn described_instance(
     }
     let mut info = row.info.clone();
     let is_absent = state.at(&["agents", &*instance.agent]).is_none();
+    // Without its agent, nothing else says why a new instance does not start.
     if info.is_empty() && row.phase == Some(Phase::PendingInitial) && is_absent {
         info = format!(
             "waits for agent '{}', which is not connected",
@@ -244,7 +246,7 @@ fn checks(block: &Lifecycle, row: &Row) -> Vec<String> {
         };
         let result = result_of_check(READY_PREFIX, &ready.check, row).unwrap_or(otherwise);
         let every = match ready.check {
-            Check::Notify => String::new(),
+            Check::Notify => String::new(), // The workload reports it once.
             _ => format!(" every {:?}", ready.pace.period),
         };
         checks.push(format!("ready: {}{every}, {result}", ready.check));
@@ -257,7 +259,7 @@ fn checks(block: &Lifecycle, row: &Row) -> Vec<String> {
         };
         let result = result_of_check(ALIVE_PREFIX, &alive.check, row).unwrap_or(otherwise);
         let every = match alive.check {
-            Check::Notify => alive.pace.timeout,
+            Check::Notify => alive.pace.timeout, // The workload reports within this time.
             _ => alive.pace.period,
         };
         checks.push(format!("alive: {} every {every:?}, {result}", alive.check));
@@ -289,8 +291,8 @@ fn since_text(start: &Start, now: u64, state: &Node, row: &Row) -> String {
     }
 }
 
-/// The text about a dependency: `shown`, which is the workload at its other end, and whether the
-/// workload `needed` meets the condition.
+/// The text about a dependency: the name `shown` of one of its two workloads, and whether the one
+/// called `needed` meets the condition.
 fn dependency(shown: &str, condition: &str, needed: &str, reasons: &Reasons) -> String {
     let awaited = match AddCondition::parse(condition) {
         Some(AddCondition::Running) => "running",
@@ -310,6 +312,7 @@ fn last_changes(name: &str, state: &Node) -> Vec<String> {
     let mut changes = Vec::new();
     for change in past_changes(history, UNIX_EPOCH, &[name.to_owned()]) {
         let mut shown = time_of_change(&change);
+        // The loss or connection of an agent has no workload.
         if text(&change, &["workload"]).is_empty() {
             shown.push_str(&format!(" {}", text(&change, &["agent"])));
         }

@@ -79,6 +79,7 @@ pub(crate) fn print(
     if !ending.is_empty() {
         let masks = [&rows::MASKS[..], &rows::CONFIG_MASKS[..]].concat();
         let reasons = Reasons::new(&link.complete_state(&masks)?);
+        // 'ank apply -d' has no such option.
         let is_deletion = update.new_state == Node::empty();
         let remedy = if is_deletion {
             ""
@@ -120,11 +121,12 @@ struct Difference {
 #[derive(Debug)]
 struct Differences {
     objects: Vec<Difference>,
-    /// Further workloads that use configs among them, with the names of these.
+    /// Workloads that are not among the objects, with the configs among the objects that they use.
     users: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Differences {
+    /// The objects that `update` would change in `state`, which has them and the users of configs.
     fn of(update: &CliUpdate, state: &Node) -> Self {
         let mut objects = Vec::new();
         for mask in &update.masks {
@@ -257,6 +259,7 @@ impl Difference {
         }
     }
 
+    /// The difference for programs: of a config both values, of a workload each changed field.
     fn json(&self) -> Value {
         let action = ("action", self.action().into());
         let old = self.old.as_ref();
@@ -332,7 +335,8 @@ fn coloured(colour: &'static str, text: String) -> ColouredLine {
     ColouredLine { colour, text }
 }
 
-/// The range of a unified diff; for no lines it begins with the line before them.
+/// A range of a unified diff: the first line and the number of lines. Without lines, the first is
+/// the line before.
 fn range(lines: &Range<usize>) -> String {
     format!("{},{}", lines.start + lines.len().min(1), lines.len())
 }

@@ -142,7 +142,7 @@ pub(crate) fn shown(limit: Duration) -> String {
     }
 }
 
-/// A number of things, in the plural but for one.
+/// A number of things; the word is in the plural unless the number is one.
 pub(crate) fn counted(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
@@ -157,7 +157,7 @@ pub(crate) fn unknown<'n, 'k>(
         .filter(move |name| !known.clone().any(|known| known == **name))
 }
 
-/// The hint for an unknown `name`: a similar one of `known`, or `otherwise` without one.
+/// The hint for an unknown `name`: a similar name of `known`, or `otherwise` if none is similar.
 pub(crate) fn meant_or<'k>(
     name: &str,
     known: impl IntoIterator<Item = &'k str>,
@@ -335,7 +335,8 @@ impl CliError {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// The whole text for the failed `action` of a command, without the prefix `error: `.
+    /// The whole text for the failed `action` of a command, without the prefix `error: `. The texts
+    /// are those of Eclipse Ankaios, whose `get state` has one of its own.
     pub(crate) fn text_for(&self, action: Option<&str>) -> String {
         let is_same_for_all = matches!(
             self,

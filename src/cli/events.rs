@@ -57,7 +57,7 @@ pub(crate) fn history(state: &Node) -> Option<&[Node]> {
 
 /// Returns the changes since `since` of a part [`HISTORY`] of the state. If there are `names`, only
 /// the changes of the workloads and agents with these names, and the losses and connections of the
-/// agents of these workloads: such a workload has no change of its own then.
+/// agents of these workloads: a workload has no change of its own when its agent is lost.
 pub(crate) fn past_changes(history: &[Node], since: SystemTime, names: &[String]) -> Vec<Node> {
     let since_1970 = millis_of(since);
     let agents = agents_of(history, names);
@@ -65,9 +65,10 @@ pub(crate) fn past_changes(history: &[Node], since: SystemTime, names: &[String]
     for change in history {
         let workload = text(change, &["workload"]);
         let agent = text(change, &["agent"]);
-        let is_wanted = names.is_empty()
-            || names.iter().any(|name| name == workload || name == agent)
-            || (workload.is_empty() && agents.contains(agent));
+        let is_named = names.iter().any(|name| name == workload || name == agent);
+        // The loss or connection of an agent names no workload.
+        let is_of_agent = workload.is_empty() && agents.contains(agent);
+        let is_wanted = names.is_empty() || is_named || is_of_agent;
         if is_wanted && millis_of_change(change) >= since_1970 {
             changes.push(change.clone());
         }
@@ -84,13 +85,13 @@ fn agents_of<'h>(history: &'h [Node], names: &[String]) -> BTreeSet<&'h str> {
             agents.insert(text(change, &["agent"]));
         }
     }
-    // The starts of the server have no agent, as workloads that are not scheduled.
+    // Workloads that are not scheduled have an empty agent. It would select the server's starts.
     agents.remove("");
     agents
 }
 
-/// How long before the start of the server, in milliseconds, an instance has reached a state in
-/// which it still is. `None` if it reached it later, or that is not known.
+/// How long before the start of the server, in milliseconds, an instance has reached the state
+/// `shown`, in which it still is. `None` if that was later, or is not known.
 pub(crate) fn before_server_start(
     state: &Node,
     instance: &InstanceName,
@@ -100,12 +101,12 @@ pub(crate) fn before_server_start(
     let (server_start, earlier) = split_at_server_start(history)?;
     let later = &history[earlier.len()..];
     if later.iter().any(|change| is_of(change, instance)) {
-        return None;
+        return None; // It has reached its state later.
     }
     let mut newest_first = earlier.iter().rev();
     let newest = newest_first.find(|change| is_of(change, instance))?;
     if text(newest, &["state"]) != shown {
-        return None;
+        return None; // The change to its state is not kept.
     }
     server_start.checked_sub(millis_of_change(newest))
 }
@@ -119,7 +120,7 @@ pub(crate) fn was_known_earlier(state: &Node, instance: &InstanceName) -> bool {
 }
 
 /// When the present process of the server started, in milliseconds since 1970, and the changes that
-/// an earlier one has noted.
+/// earlier processes have noted.
 fn split_at_server_start(history: &[Node]) -> Option<(u64, &[Node])> {
     let is_start = |change: &Node| text(change, &["state"]) == SERVER_STARTED;
     let index = history.iter().rposition(is_start)?;
@@ -164,15 +165,15 @@ fn millis_of(time: SystemTime) -> u64 {
     u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Warns if changes since `since` are no longer kept: of all, or of one of the workloads and agents
-/// of which the most are kept.
+/// Warns if changes since `since` are no longer kept: the server drops the oldest of too many in
+/// all, and of too many of one workload or agent.
 fn warn_of_older_changes(
     history: &[Node],
     since: SystemTime,
     names: &[String],
     output: &mut Output,
 ) {
-    // First, of all.
+    // First, of too many in all.
     let since = millis_of(since);
     if let Some(oldest) = history.first()
         && history.len() >= CHANGES_KEPT
@@ -184,7 +185,7 @@ fn warn_of_older_changes(
         ));
         return;
     }
-    // Then, of single ones.
+    // Then, of too many of one workload or agent.
     let mut of_one: BTreeMap<&str, Vec<&Node>> = BTreeMap::new();
     for change in history {
         let mut name = text(change, &["workload"]);
@@ -195,9 +196,10 @@ fn warn_of_older_changes(
     }
     for (name, changes) in of_one {
         let is_wanted = names.is_empty() || names.iter().any(|wanted| wanted == name);
-        if is_wanted && changes.len() >= CHANGES_OF_ONE_MAX && millis_of_change(changes[0]) > since
-        {
-            let time = time_of_change(changes[0]);
+        let is_full = changes.len() >= CHANGES_OF_ONE_MAX;
+        let oldest = changes[0];
+        if is_wanted && is_full && millis_of_change(oldest) > since {
+            let time = time_of_change(oldest);
             output.warn(one_line(&format!(
                 "older changes of '{name}' are not kept: the oldest is of {time}"
             )));
@@ -219,7 +221,7 @@ fn warn_of_unknown_names(names: &[String], history: &[Node], output: &mut Output
 
 /// Prints the last changes of states that the server keeps.
 // [impl->swdd~cli-shows-last-changes~1]
-pub(crate) fn past(
+pub(crate) fn print_past(
     arguments: &EventsArguments,
     since: SystemTime,
     link: &mut dyn ServerLink,
@@ -312,7 +314,7 @@ pub(crate) fn follow(
                     Some(until) => until.is_met(&state),
                     None => false,
                 };
-                // The first one is the current state. It is printed on request, or if it has the
+                // The first event is the current state. It is printed on request, or if it has the
                 // value that ends the events.
                 if has_begun || *include_current_state || is_met {
                     output.result(&event_text(now(), &altered, &state, format))?;
@@ -327,7 +329,7 @@ pub(crate) fn follow(
                     return Ok(ExitCode::Success);
                 }
             }
-            Ok(Some(_)) => {}
+            Ok(Some(_)) => {} // It belongs to another command.
             Ok(None) => {
                 let limit = shown(waiting.limit.unwrap_or_default());
                 output.error(
@@ -626,7 +628,7 @@ completeState:
         };
         let since = UNIX_EPOCH + Duration::from_secs(since);
         play(None, [Step::State(state)], |server, output| {
-            past(&arguments, since, server, output)
+            print_past(&arguments, since, server, output)
         })
     }
 

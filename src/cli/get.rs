@@ -39,7 +39,7 @@ impl Filter {
     }
 
     /// Warns about names that do not exist: they are probably typing errors.
-    pub(super) fn check_names(
+    pub(super) fn warn_of_unknown_names(
         &self,
         state: &Node,
         rows: &BTreeMap<InstanceName, Row>,
@@ -47,7 +47,7 @@ impl Filter {
     ) {
         let workloads = rows.keys().map(|instance| &*instance.workload);
         output.warn_of_unknown_workloads(&self.names, workloads);
-        // Workloads that are not scheduled are on an agent without a name.
+        // An empty name selects workloads that are not scheduled.
         if let Some(agent) = &self.agent
             && !agent.is_empty()
         {
@@ -67,6 +67,7 @@ impl Filter {
     ) -> Result<()> {
         CliError::check_workloads(&self.names, rows.keys().map(|instance| &*instance.workload))?;
         match &self.agent {
+            // An empty name selects workloads that are not scheduled.
             Some(agent) if !agent.is_empty() => {
                 let known = known_agents(state, rows);
                 check_listed("agent", std::slice::from_ref(agent), known.into_iter())
@@ -145,7 +146,7 @@ pub(crate) fn state(
     for mask in masks {
         warn_of_missing_part(mask, &state, output);
     }
-    // In a read of its own: beside other masks, or none, it would change the printed state.
+    // The warning has a read of its own: beside other masks it would be in the printed state.
     if let Ok(part) = link.complete_state(&[WARNING]) {
         output.warn_of_storage(&part);
     }
@@ -155,7 +156,8 @@ pub(crate) fn state(
     output.result(&state_text(&state, format))
 }
 
-/// Refuses masks of anything else than whole workloads and configs, or all of them.
+/// Refuses masks that select anything but the desired state, all its workloads or configs, or a
+/// whole workload or config.
 fn check_manifest_masks(masks: &[&str]) -> Result<()> {
     for mask in masks {
         let path = parts(mask);
@@ -275,13 +277,13 @@ fn add_starts(reasons: &mut Reasons, state: &Node) {
         };
         if start.starts > 0 {
             row.restarts = (start.starts - 1).to_string();
-            // An earlier process of the server has counted other starts.
+            // The count began with this process of the server, so there were more.
             if events::was_known_earlier(state, &start.instance) {
                 row.restarts.insert(0, '>');
             }
         }
         if row.phase != Some(Phase::Running) {
-            continue;
+            continue; // Only what runs has an age.
         }
         row.age = match start.in_state(starts.now, state, &row.state) {
             Some(Lasting::Exactly(time)) => duration(time as f64),
@@ -310,7 +312,9 @@ pub(crate) fn workloads(
         add_starts(&mut reasons, &state);
     }
     // Where Eclipse Ankaios has the command, an unknown name is no error: scripts rely on it.
-    filter.filter.check_names(&state, &reasons.rows, output);
+    filter
+        .filter
+        .warn_of_unknown_names(&state, &reasons.rows, output);
     filter.warn_of_unknown_state(output);
     drop(state); // It may be large, and watching may take long.
     let mut frames = None;
@@ -327,7 +331,7 @@ pub(crate) fn workloads(
         let Some(states) = link.next_states(None)? else {
             continue;
         };
-        // The report of a new instance lacks its runtime, so that is read.
+        // The report of a new instance lacks its runtime, so the runtime is read.
         let mut all_known = true;
         for state in &states {
             all_known &= reasons.on_state(state);
@@ -348,7 +352,7 @@ impl ListArguments {
     }
 }
 
-/// Refuses the first of `names` that no `kind` of `known` has.
+/// Refuses the first of `names` that is not in `known`, the names of all objects of this `kind`.
 pub(crate) fn check_listed<'k>(
     kind: &str,
     names: &[String],
@@ -389,7 +393,7 @@ pub(crate) fn agents(
     blank.extend(program_fields("", &Node::empty()));
     let view = View::new(arguments.output, &blank, rows);
     view.print("agents", TooWide::Drop, None, output)?;
-    // The list has the connected agents, as that of Eclipse Ankaios.
+    // The list has only the connected agents, as that of Eclipse Ankaios.
     if arguments.names.is_empty() {
         warn_of_absent_agents(&state, link, output);
     }

@@ -92,6 +92,7 @@ struct GraphNode {
 }
 
 impl GraphNode {
+    /// The states of its instances, for people.
     fn state(&self) -> String {
         if let Some(outside) = &self.outside {
             return outside.clone();
@@ -109,8 +110,8 @@ impl GraphNode {
         shown.join(", ")
     }
 
-    /// The condition of a dependency for people, `running` for example. Also whether the workload
-    /// is restarted with the dependency.
+    /// The condition of a dependency for people, for example `running`, or `running, restarts` if
+    /// the workload is restarted with the dependency.
     fn needed(&self, condition: &str) -> String {
         let needed = condition.trim_start_matches("ADD_COND_").to_lowercase();
         if self.is_restarted_with(condition) {
@@ -369,11 +370,11 @@ impl Graph {
             text.push_str(&format!("  n{number}[\"{label}\"]\n"));
         }
         for (name, workload) in &self.workloads {
-            for (needs, condition) in &workload.needs {
+            for (needed, condition) in &workload.needs {
                 let from = numbers[name];
-                let to = numbers[needs];
+                let to = numbers[needed];
                 let label = mermaid_text(&workload.needed(condition));
-                let arrow = if self.is_met(needs, condition) {
+                let arrow = if self.is_met(needed, condition) {
                     "-->"
                 } else {
                     "-.->"
@@ -393,11 +394,11 @@ impl Graph {
             text.push_str(&format!("  \"{name}\" [label=\"{label}\"];\n"));
         }
         for (name, workload) in &self.workloads {
-            for (needs, condition) in &workload.needs {
+            for (needed, condition) in &workload.needs {
                 let from = graphviz_text(name);
-                let to = graphviz_text(needs);
+                let to = graphviz_text(needed);
                 let label = graphviz_text(&workload.needed(condition));
-                let style = if self.is_met(needs, condition) {
+                let style = if self.is_met(needed, condition) {
                     "solid"
                 } else {
                     "dashed"
@@ -414,7 +415,8 @@ impl Graph {
 /// The reason why a workload would not run in `mode`; `None` if it would.
 fn why_outside(name: &str, mode: &str, state: &Node) -> Option<String> {
     let Some(definition) = rows::definition(state, name) else {
-        return Some("does not exist".to_owned()); // It may still end.
+        // Others need it, or it is deleted and has not ended.
+        return Some("does not exist".to_owned());
     };
     // Without the tag, it is in every mode.
     let tag = definition.at(&["tags", MODES_TAG])?.as_text()?;

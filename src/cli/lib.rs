@@ -120,8 +120,8 @@ const ALL_SIGNALS: &[c_int] = &[SIGINT, SIGTERM, SIGQUIT, SIGHUP];
 /// The signals that a command catches. All others end the program.
 fn signals(verb: &Verb) -> &'static [c_int] {
     match verb {
-        // With a condition for its end, a signal is no success: a script would take it for that
-        // end.
+        // Events with an end of their own are not among these: a script would take the success
+        // after a signal for that end.
         Verb::Logs(_)
         | Verb::Get(Get::Events(EventsArguments {
             until: None,
@@ -160,7 +160,7 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
             arguments @ EventsArguments {
                 since: Some(since), ..
             },
-        )) => events::past(arguments, since.time(SystemTime::now()), link, output)?,
+        )) => events::print_past(arguments, since.time(SystemTime::now()), link, output)?,
         Verb::Get(Get::Events(arguments)) => {
             return events::follow(arguments, SystemTime::now, context);
         }
@@ -225,11 +225,11 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
         }
         Verb::Stop { names } => {
             let update = stops::stop(names, link, output)?;
-            return stops::carry_out(update, context);
+            return stops::send(update, context);
         }
         Verb::Start { names } => {
             let update = stops::start(names, link, output)?;
-            return stops::carry_out(update, context);
+            return stops::send(update, context);
         }
         Verb::Rollback { id } => return update::roll_back(*id, context),
         Verb::Mode(ModeArguments {
@@ -242,7 +242,7 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
         }
         Verb::Mode(arguments) => modes::show(link, arguments.output, output)?,
         Verb::Logs(arguments) => return logs::print(arguments, SystemTime::now, link, output),
-        Verb::Wait(arguments) => return wait::print(arguments, context),
+        Verb::Wait(arguments) => return wait::run(arguments, context),
         Verb::Describe(arguments) => describe::print(arguments, link, output)?,
         Verb::Graph(arguments) => graph::print(arguments, link, output)?,
         Verb::Blame(arguments) => blame::print(arguments, link, output)?,

@@ -95,7 +95,7 @@ fn check_number<'k>(
     ))
 }
 
-/// Refuses a namespace behind `-n`: an unknown name before another one.
+/// Refuses a namespace behind `-n`: the first of several names, if no workload has it.
 fn check_namespace<'k>(
     arguments: &LogsArguments,
     mut known: impl Iterator<Item = &'k str>,
@@ -391,7 +391,7 @@ const COLOURS: [&str; 6] = [
 struct Names(BTreeMap<InstanceName, String>);
 
 impl Names {
-    /// The names of `instances`. A single one has no name, unless the command line wants it.
+    /// The names of `instances`. A single instance has no name, unless the command line wants it.
     /// Several workloads have different colours.
     fn of<'i>(
         arguments: &LogsArguments,

@@ -23,7 +23,7 @@ pub(crate) const PART: &str = "modes";
 /// the one for failures, and those that workloads name. `None` if the server has no modes.
 pub(crate) fn of_server(state: &Node) -> Option<(&Node, Vec<&str>)> {
     let modes = state.get(PART)?;
-    modes.get("configItem")?;
+    modes.get("configItem")?; // Only a server without modes lacks it.
     let listed = modes.get("known").and_then(Node::as_list);
     let mut known = Vec::new();
     for mode in listed.unwrap_or_default() {
@@ -163,7 +163,8 @@ pub(crate) fn apply_mode_rule(
     let item = text(modes, &["configItem"]);
     let configs = ["desiredState", "configs"];
     let path = ["desiredState", "configs", item];
-    // First, make masks without the item. In place of all configs they name each other one.
+    // First, make masks without the item. A mask of all configs becomes one mask for each other
+    // config.
     let mut others = Vec::new();
     for part in [state.at(&configs), update.new_state.at(&configs)] {
         for (name, _) in entries(part) {

@@ -231,13 +231,15 @@ impl Output {
 
     /// Writes a question. The answer follows on the same line.
     pub(crate) fn ask(&mut self, text: impl Display) {
-        let _ = self.err.write_all(printable(&text.to_string()).as_bytes()); // As for labels.
+        // No stream is left to report an error to.
+        let _ = self.err.write_all(printable(&text.to_string()).as_bytes());
         let _ = self.err.flush();
     }
 
     /// Writes text that belongs to the warning or error before it.
     pub(crate) fn explain(&mut self, text: &str) {
-        let _ = self.err.write_all(printable(text).as_bytes()); // As for labels.
+        // No stream is left to report an error to.
+        let _ = self.err.write_all(printable(text).as_bytes());
     }
 
     fn labelled(&mut self, colour: &str, label: &str, text: &dyn Display) {

@@ -115,7 +115,8 @@ impl Pruned {
             }
         }
 
-        // Then the configs that are used after the update. The server uses that of the mode.
+        // Then the configs that are used after the update. The server itself uses the config of the
+        // mode.
         let mut used = BTreeSet::from([text(state, &[modes::PART, "configItem"])]);
         for workload in new_workloads.values() {
             used.extend(configs_of(workload));

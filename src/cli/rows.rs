@@ -131,8 +131,7 @@ fn row(state: &Node) -> Row {
             ..Row::default()
         };
     };
-    // A server without reasons sends only the text. The reason in the text applies if the server
-    // has sent none.
+    // An older server sends no reason beside the text. Then the reason that the text names applies.
     let mut known = ExecutionState::from_text(phase, info);
     if let Some(reason) = Reason::parse(text(state, &["reason"])) {
         known.reason = reason;
@@ -273,7 +272,7 @@ pub(crate) struct BlockedStops<'s> {
 }
 
 impl BlockedStops<'_> {
-    /// The text for people. It ends with `remedy`, and with another one that always helps.
+    /// The text for people. It ends with `remedy`, and with another remedy that always helps.
     pub(crate) fn text(&self, remedy: &str) -> String {
         let mut texts = Vec::new();
         for (name, dependents) in &self.dependents_of {
@@ -335,7 +334,8 @@ impl Reasons {
             Some(Phase::StoppingWaitingToStop) => Vec::from_iter(self.awaited_end(name)),
             _ => Vec::new(),
         };
-        // First, the info of the agent without parts that our texts begin with: they add the state.
+        // First, the info of the agent. A part is left out if one of our texts begins with it and
+        // adds the state.
         let mut parts = Vec::new();
         for part in row.info.split(PARTS_SEPARATOR) {
             let is_repeated = waits.iter().any(|text| text.starts_with(part));
@@ -445,7 +445,8 @@ impl Reasons {
         users
     }
 
-    /// The dependents that must end before one of `names` can stop, by that name and their own.
+    /// The dependents that must end before one of `names` can stop, each with the row of an
+    /// instance. A key is the name and its dependent.
     fn dependents(&self, names: &BTreeSet<&str>) -> BTreeMap<(&str, &str), &Row> {
         let mut found = BTreeMap::new();
         for (dependent, needs) in self.needs.iter().chain(&self.needed_before) {

@@ -199,7 +199,10 @@ impl CliUpdate {
 
     /// Returns whether its new state is that of a user, from manifests, a state file or options.
     pub(crate) fn has_manifests(&self) -> bool {
-        !self.is_restart() && !self.is_rollback() && self.accepted.is_empty()
+        !self.is_restart()
+            && !self.is_rollback()
+            && !self.is_mode_switch()
+            && !self.is_stop_or_start()
     }
 }
 
@@ -481,9 +484,9 @@ impl ServerLink for Session<'_> {
         };
         self.has_updated = true;
         self.storage_warning = warning;
-        let mut added = instances(&added)?;
-        let deleted = instances(&deleted)?;
-        let restarted = instances(&restarted)?;
+        let mut added = parse_instances(&added)?;
+        let deleted = parse_instances(&deleted)?;
+        let restarted = parse_instances(&restarted)?;
         // An instance that is in both lists is added twice, which changes nothing.
         added.extend(restarted.iter().cloned());
         Ok(Accepted {
@@ -567,7 +570,7 @@ impl ServerLink for Session<'_> {
 }
 
 impl ResponseStream {
-    /// The message that the server has sent by itself; `None` if it is a late response.
+    /// The message that the server has sent by itself; `None` if it responds to an earlier request.
     ///
     /// # Errors
     /// The server has ended the stream with an error.
@@ -590,7 +593,7 @@ impl ResponseStream {
 }
 
 /// Parses the names of instances in the response to an update.
-fn instances(names: &[String]) -> Result<Vec<InstanceName>> {
+fn parse_instances(names: &[String]) -> Result<Vec<InstanceName>> {
     let mut instances = Vec::new();
     for name in names {
         let Some(instance) = InstanceName::parse(name) else {

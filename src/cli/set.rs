@@ -83,8 +83,8 @@ fn update_from(
     })
 }
 
-/// Returns whether a file decides about `mask`: `state` has its value, or an empty map around it,
-/// which means that there is none.
+/// Returns whether a file decides about `mask`. Its `state` has a value there, or the map around
+/// that place is given as empty, which means that there is no value.
 fn is_given(state: &Node, mask: &str) -> bool {
     let path = parts(mask);
     if let [parents @ .., _] = &path[..]

@@ -49,7 +49,7 @@ pub struct CliSettings {
     pub(crate) ignore_modes: bool,
 }
 
-/// The way of a wait with instances of agents that are not connected.
+/// How a wait treats instances of agents that are not connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AbsentAgents {
     /// The wait ends without them: it has no limit, and the agents may never connect.
@@ -82,8 +82,8 @@ impl Waiting {
         now.checked_add(self.limit?)
     }
 
-    /// The way of the wait with agents that are not connected: with a limit, one may connect
-    /// before.
+    /// How the wait treats agents that are not connected. With a limit it awaits them: they may
+    /// connect before.
     pub(crate) fn absent(&self) -> AbsentAgents {
         if self.limit.is_some() {
             AbsentAgents::Awaited

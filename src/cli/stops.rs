@@ -66,7 +66,7 @@ fn update(accepted: String, stop_and_start: StopAndStart) -> CliUpdate {
 }
 
 /// Sends the update and waits, unless it stops and starts nothing.
-pub(crate) fn carry_out(update: CliUpdate, context: &mut Context<'_>) -> Result<ExitCode> {
+pub(crate) fn send(update: CliUpdate, context: &mut Context<'_>) -> Result<ExitCode> {
     if update.is_stop_or_start() {
         return context.update_and_wait(update);
     }

@@ -134,7 +134,7 @@ pub(crate) fn show(
     output.warn_of_storage(&before);
     let rows = rows::rows(&before);
     if *watch {
-        filter.check_names(&before, &rows, output); // The workload may exist later.
+        filter.warn_of_unknown_names(&before, &rows, output); // The workload may exist later.
     } else {
         filter.refuse_unknown(&before, &rows)?;
     }
@@ -188,7 +188,8 @@ fn agents_data(filter: &Filter, before: &Node, state: &Node) -> Value {
 /// Reads a sample of each agent, and the states of all workloads.
 fn read(filter: &Filter, link: &mut dyn ServerLink) -> Result<Node> {
     let mut usage = "usage".to_owned();
-    // The sample of one agent does not wait for the others.
+    // The sample of one agent does not wait for the others. A name with a dot or `*` would be
+    // another mask.
     if let Some(agent) = &filter.agent
         && !agent.is_empty()
         && !agent.contains(['.', '*'])
@@ -229,10 +230,12 @@ fn warn_of_missing(
     // Then print each reason once.
     let before = warned.len();
     for (agent, reason) in missing {
-        if !agent.is_empty()
-            && filter.accepts_agent(agent)
-            && warned.insert((agent.to_owned(), reason.to_owned()))
-        {
+        // Workloads that are not scheduled have an empty agent.
+        if agent.is_empty() || !filter.accepts_agent(agent) {
+            continue;
+        }
+        let is_new = warned.insert((agent.to_owned(), reason.to_owned()));
+        if is_new {
             output.warn(format_args!(
                 "what agent '{agent}' uses is unknown: {reason}"
             ));
@@ -273,6 +276,7 @@ fn view(arguments: &TopArguments, before: &Node, state: &Node) -> View {
     view
 }
 
+/// The workloads that `filter` accepts, with their usage between two samples.
 fn shown_workloads<'s>(filter: &Filter, before: &Node, state: &'s Node) -> Vec<ShownWorkload<'s>> {
     let mut shown = Vec::new();
     for (instance, row) in rows::rows(state) {

@@ -66,7 +66,7 @@ impl Context<'_> {
     /// Sends the update and, unless `no_wait` is set, waits until its workloads have reached their
     /// states.
     pub(crate) fn update_and_wait(&mut self, update: CliUpdate) -> Result<ExitCode> {
-        // The same rollback or restart would not be the same again.
+        // The same command again would be a second rollback, restart, stop or start.
         let is_repeatable =
             !update.is_rollback() && !update.is_restart() && !update.is_stop_or_start();
         match self.send_and_wait(update) {
@@ -299,7 +299,7 @@ impl Context<'_> {
             let names = names.join("', '");
             return self.output.status(&format!("Restarting '{names}'."));
         }
-        // An older server ignores the restart.
+        // An older server ignores the restart, and only ends what the update changes.
         let mut ended = accepted.deleted.iter();
         let ends_one = ended.any(|instance| !instance.agent.is_empty());
         if !update.restart.is_empty() && ends_one {
@@ -661,7 +661,7 @@ struct WatchedInstance {
 }
 
 impl WatchedInstance {
-    /// An instance that the update adds, or otherwise deletes.
+    /// An instance that the update adds, or deletes unless `is_added`.
     fn new(is_added: bool, ends: bool) -> Self {
         Self {
             is_added,
@@ -712,6 +712,7 @@ impl WaitState {
         let mut watched = BTreeMap::new();
         let mut gone = Vec::new();
         for instance in accepted.added.iter().chain(&accepted.deleted) {
+            // First, what the instance must do.
             let before = remembered.get(instance);
             let is_added = added.contains(instance);
             let ends = !is_added || has_predecessor(earlier.get(instance), before);
@@ -720,10 +721,11 @@ impl WaitState {
                 let removed = ExecutionState::plain(Phase::Removed);
                 gone.push(WorkloadState::new(instance.clone(), removed));
             }
+            watched.insert(instance.clone(), WatchedInstance::new(is_added, ends));
+            // Then, its row: as it is now, or was before the update, or as a new instance has it.
             let row = reasons.rows.entry(instance.clone());
             let row = row.or_insert_with(|| before.cloned().unwrap_or_default());
             if row.state.is_empty() {
-                // The server's state for new instances.
                 row.update(&ExecutionState::plain(Phase::PendingInitial));
             }
             if row.runtime.is_empty() {
@@ -732,7 +734,6 @@ impl WaitState {
                     None => rows::runtime(now, &instance.workload, &instance.agent),
                 };
             }
-            watched.insert(instance.clone(), WatchedInstance::new(is_added, ends));
         }
         let mut state = Self {
             watched,
@@ -771,6 +772,7 @@ impl WaitState {
             }
             match row.execution_state() {
                 Some(state) => present.push(WorkloadState::new(instance.clone(), state)),
+                // The server has no state of it yet.
                 None if row.state.is_empty() => {
                     row.update(&ExecutionState::plain(Phase::PendingInitial))
                 }
@@ -790,6 +792,7 @@ impl WaitState {
         self.stop_waiting_in_vain();
     }
 
+    /// Applies a reported state. Notes what the instance need not be waited for any more.
     fn on_state(&mut self, reported: &WorkloadState) {
         let WorkloadState { instance, state } = reported;
         let Some(watched) = self.watched.get_mut(instance) else {
@@ -815,7 +818,7 @@ impl WaitState {
         if matches!(state.phase, Phase::Removed | Phase::AgentDisconnected) {
             watched.ends = false;
         }
-        // Until the older one of the same name has ended, states are about that.
+        // Until an older instance of the same name has ended, the states are those of the older.
         if !watched.ends && (ends_start(state.phase) || state.is_inactive()) {
             watched.starts = false;
         }
@@ -1030,8 +1033,8 @@ impl WaitState {
         if replaced.is_empty() {
             return Some(blocked.text("")); // They are deleted, so a restart does not help.
         }
-        // Both restart the dependents. The server refuses to restart a workload of a guarded
-        // update.
+        // To restart the replaced workloads or their dependents has the same effect. The server
+        // refuses to restart a workload of a guarded update.
         let names = if self.is_guarded {
             blocked.dependents.join(" ")
         } else {
@@ -1071,8 +1074,9 @@ fn connected_agents(state: &Node) -> BTreeSet<Name> {
     agents.map(Name::from).collect_entries()
 }
 
-/// Returns whether an older instance of the same name must end before the added one can start: the
-/// update replaces it (its row `before`), or an `earlier` update still stops it.
+/// Returns whether an older instance of the same name must end before the added one can start.
+/// `before` is its row before the update, and `earlier` its last state before the server accepted
+/// the update, which is newer if there is one.
 fn has_predecessor(earlier: Option<&Phase>, before: Option<&Row>) -> bool {
     if let Some(phase) = earlier {
         return may_have_container(*phase);
@@ -1082,7 +1086,7 @@ fn has_predecessor(earlier: Option<&Phase>, before: Option<&Row>) -> bool {
     };
     match before.phase {
         Some(phase) => may_have_container(phase),
-        None => true, // A phase of a newer server.
+        None => true, // A phase of a newer server, in which it may have a container.
     }
 }
 
@@ -1253,7 +1257,7 @@ fn read(link: &mut dyn ServerLink) -> Result<Node> {
     Ok(state)
 }
 
-/// The reason of its end, or the names that it waits for.
+/// The reason of its end, the update that it became a part of, or the names that it waits for.
 fn info(update: &Node) -> String {
     let reason = text(update, &["reason"]);
     if !reason.is_empty() {
@@ -1493,7 +1497,7 @@ impl Guarded {
         let added = full_names(&accepted.added);
         let deleted = full_names(&accepted.deleted);
         for KnownUpdate { id, node } in updates(now).into_iter().rev() {
-            // A withdrawn update was reverted by this request: it is not the one that it made.
+            // A withdrawn update is one that this request has reverted, not one that it has made.
             if id <= last_before || phase(node) == Some(UpdatePhase::Withdrawn) {
                 continue;
             }
@@ -1525,6 +1529,7 @@ impl Guarded {
                 return Ok(());
             }
             match text(&self.update, &["replacedBy"]).parse() {
+                // Only a newer one, so that the loop ends.
                 Ok(successor) if successor > self.id => self.id = successor,
                 _ => return Ok(()),
             }
@@ -1719,7 +1724,7 @@ impl Context<'_> {
         is_rollback: bool,
     ) -> Result<ExitCode> {
         let id = update.id;
-        if let Some(why) = self.restored(id, earlier, give_up)? {
+        if let Some(why) = self.wait_after_rollback(id, earlier, give_up)? {
             let text =
                 format!("update {id} failed and was rolled back, but not all is as before: {why}");
             let hint = format!("{NOT_RESTORED_HINT}; the update failed{because}");
@@ -1746,7 +1751,7 @@ impl Context<'_> {
 
     /// Waits until the instances before update `id` run again, after the server has rolled it back.
     /// Returns the reason if not all of them do.
-    fn restored(
+    fn wait_after_rollback(
         &mut self,
         id: u64,
         earlier: &Earlier,

@@ -43,10 +43,10 @@ pub(crate) fn print(
     for (name, _) in state.entries("agents") {
         let version = text(&state, &[PART, "agents", name, "version"]);
         programs.push(program("ank-agent", name, version));
-        // Without its name: it comes with the version.
+        // The engines are a text with names and versions, for example `podman 5.4.2`.
         let engines = text(&state, &[PART, "agents", name, "engine"]);
         for engine in engines.split(", ") {
-            // An agent cannot name another program in this way.
+            // Other names are left out: an agent could send any.
             if let Some((engine, version)) = engine.split_once(' ')
                 && ENGINES.contains(&engine)
             {

@@ -14,7 +14,7 @@ use ankaios_model::names::InstanceName;
 
 /// Waits for the workloads that `arguments` name.
 // [impl->swdd~cli-waits-for-workloads~1]
-pub(crate) fn print(arguments: &WaitArguments, context: &mut Context<'_>) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &WaitArguments, context: &mut Context<'_>) -> Result<ExitCode> {
     let WaitArguments {
         state: awaited,
         timeout,
@@ -40,13 +40,13 @@ pub(crate) fn print(arguments: &WaitArguments, context: &mut Context<'_>) -> Res
         Awaited::Gone => WaitState::of_present(&[], &instances, &state, AbsentAgents::Awaited),
         _ => WaitState::of_present(&instances, &[], &state, AbsentAgents::Awaited),
     };
-    let waits = Waiting {
+    let settings = Waiting {
         limit: timeout.or(context.waiting.limit),
         ..context.waiting
     };
-    let give_up = waits.give_up(context.link.now());
-    let ends_at_failure = waits.fail_on_error && *awaited != Awaited::Gone;
-    let has_ended = wait(
+    let give_up = settings.give_up(context.link.now());
+    let ends_at_failure = settings.fail_on_error && *awaited != Awaited::Gone;
+    let is_in_time = wait(
         &mut waiting,
         |waiting, _, _| {
             let reasons = waiting.reasons();
@@ -78,14 +78,14 @@ pub(crate) fn print(arguments: &WaitArguments, context: &mut Context<'_>) -> Res
             context.output.warn(format_args!("'{name}' is {row}"));
         }
     }
-    if has_ended && let Some(name) = first_failed(names, reasons) {
+    if is_in_time && let Some(name) = first_failed(names, reasons) {
         context.output.error(
             format_args!("workload '{name}' failed"),
             &format!("'ank logs {name}' may show why"),
         );
         return Ok(ExitCode::WorkloadFailed);
     }
-    let limit = shown(waits.limit.unwrap_or_default());
+    let limit = shown(settings.limit.unwrap_or_default());
     context.output.error(
         format_args!("gave up waiting after '{limit}'"),
         "'ank get workloads -w' follows them",
@@ -180,7 +180,7 @@ mod tests {
             ..Waiting::default()
         };
         play(None, steps, |link, output| {
-            print(
+            run(
                 &arguments,
                 &mut Context {
                     link,

@@ -258,7 +258,7 @@ fn list_lines(items: &[Value]) -> YamlLines {
     lines
 }
 
-/// Writes a text line by line. The style keeps the number of line ends at its end.
+/// Writes a text line by line. The style says how many line ends the text has at its end.
 fn block_lines(text: &str) -> YamlLines {
     let body = text.strip_suffix('\n').unwrap_or(text);
     let style = if body == text {

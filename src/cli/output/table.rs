@@ -135,8 +135,8 @@ impl View {
         }
     }
 
-    /// Prints the table, or a document that has the rows as `key`. With `frames` it is one of
-    /// several that follow each other.
+    /// Prints the table, or a document that has the rows as `key`. `frames` is there if several
+    /// tables or documents follow each other.
     pub(crate) fn print(
         self,
         key: &'static str,
@@ -151,8 +151,8 @@ impl View {
     }
 }
 
-/// Prints `table`, or `data` in a format for programs. With `frames` it is one of several that
-/// follow each other.
+/// Prints `table`, or `data` in a format for programs. `frames` is there if several tables or
+/// documents follow each other.
 pub(crate) fn show(
     format: Format,
     data: &impl Serialize,
@@ -318,6 +318,7 @@ impl Layout {
         // First the last column becomes narrower, if it can be broken or cut.
         let wanted = table.widest(last).min(terminal);
         let room = wanted.saturating_sub(layout.excess_width());
+        // A sentence in it must stay readable.
         if too_wide == TooWide::Whole && room < layout.widths[last].min(SENTENCE_WIDTH) {
             return None;
         }
@@ -533,6 +534,7 @@ fn wrap_words(text: &str, columns: usize) -> Vec<String> {
             line.push(' ');
         }
         line.push_str(word);
+        // A word that is wider than a line is broken.
         while width(&line) > columns.max(1) {
             let mut pieces = wrap(&line, columns);
             line = pieces.pop().unwrap_or_default();
@@ -606,18 +608,22 @@ impl LiveFrames {
         output.progress(&text)
     }
 
+    /// The text that draws `lines` over the frame before.
     fn redraw(&mut self, lines: &[String], columns: usize) -> String {
+        // First, move the cursor to the begin of that frame.
         let mut text = "\x1b[1G".to_owned();
         if self.drawn > 0 {
             text.push_str(&format!("\x1b[{}A", self.drawn));
         }
+        // Then, write the lines. Each clears the rest of the line below it.
         for line in lines {
             // A line that is wider than the terminal would take two and spoil the count.
             text.push_str(cut(line, columns));
             text.push_str("\x1b[K\n");
         }
+        // Finally, clear the rest of the frame before.
         if self.drawn > lines.len() {
-            text.push_str("\x1b[J"); // The rest of the frame before.
+            text.push_str("\x1b[J");
         }
         self.drawn = lines.len();
         text

@@ -35,7 +35,7 @@ fn run(action: Read, names: &[&str], steps: Vec<Step>) -> Played<ExitCode> {
             waiting: Waiting::default(),
             ignore_modes: false,
         };
-        carry_out(update, &mut context)
+        send(update, &mut context)
     })
 }
 

@@ -88,8 +88,8 @@ impl Context<'_> {
         self.wait_until_settled(&mut state, give_up)
     }
 
-    /// Evaluates existing `instances` as `ank apply --rollback` does. The earlier ones are unknown,
-    /// so nothing is rolled back.
+    /// Evaluates existing `instances` as `ank apply --rollback` does. The instances before them are
+    /// unknown, so nothing is rolled back.
     fn judge_present(
         &mut self,
         instances: &[InstanceName],

@@ -48,7 +48,7 @@ pub(crate) struct ClientTrial {
 
 impl ClientTrial {
     /// Begins at `now` with the instances that must run again after a rollback. Each is healthy as
-    /// soon as it runs, and its failure counts even if its workload keeps failures.
+    /// soon as it runs. It must not fail, even if its workload has `onFailure: KEEP`.
     fn of_restored(
         instances: &[InstanceName],
         wait: &WaitState,
@@ -69,8 +69,8 @@ impl ClientTrial {
         new
     }
 
-    /// Evaluates the present state of an instance. One that has failed for good sends no further
-    /// report.
+    /// Evaluates the present state of an instance: an instance that has failed for good sends no
+    /// further report.
     fn take_present(&mut self, instance: &InstanceName, wait: &WaitState, now: Instant) {
         let Some(state) = wait.state(instance) else {
             return;
@@ -327,7 +327,7 @@ pub(crate) struct Earlier {
 }
 
 impl Earlier {
-    /// Takes it from the complete state before the update.
+    /// The instances in `before`, the complete state before the update.
     pub(crate) fn new(before: &Node) -> Self {
         let mut phases = BTreeMap::new();
         for (instance, row) in rows::rows(before) {
@@ -339,8 +339,8 @@ impl Earlier {
         }
     }
 
-    /// Returns whether an instance must run after the rollback: it ran before, or its state was
-    /// unknown.
+    /// Returns whether an instance must run after the rollback: it ran before, or may have run
+    /// before it was stopped, or its state was unknown.
     pub(crate) fn may_have_run(&self, instance: &InstanceName) -> bool {
         match self.phases.get(instance) {
             Some(Some(phase)) => {
@@ -438,12 +438,14 @@ impl Context<'_> {
         mut state: WaitState,
         give_up: Option<Instant>,
     ) -> Result<ExitCode> {
+        // First, read the objects and the effective workloads as the update has left them.
         let mut parts = masks.to_vec();
         for name in ClientTrial::names(accepted, before) {
             parts.push(effective_mask(&name));
         }
         let sent = self.read(&parts);
         let sent = self.warned_if_unwatched(sent)?;
+        // Then, evaluate the workloads until the outcome is decided.
         let mut trial = ClientTrial::new(accepted, before, &mut state, &sent, self.link.now());
         let end = wait(
             &mut state,
@@ -452,6 +454,7 @@ impl Context<'_> {
             self,
         );
         let reached = self.warned_if_unwatched(end)?;
+        // Finally, roll the update back, or report it.
         if let Some(why) = &trial.failure {
             self.output.warn(format_args!("the update failed: {why}"));
             return self.undo(masks, old, &sent, &Earlier::new(before), give_up);
@@ -572,6 +575,7 @@ impl Context<'_> {
         if restored.is_empty() {
             return Ok(None);
         }
+        // All other instances of the same workloads must end.
         let now = self.read_restored(&restored)?;
         let names: BTreeSet<&Name> = restored
             .iter()

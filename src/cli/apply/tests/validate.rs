@@ -42,7 +42,7 @@ fn what_templates_lead_to_is_left_to_the_server() {
     let text = "workloads: { a: { runtime: podman, agent: '{{c.agent}}', runtimeConfig: '{{c.all}}', configs: { c: c } } }\n\
                 configs: { c: { agent: A, all: 'image: x' } }";
     assert_eq!(
-        (errors(&state(text)), unknown(&state(text))),
+        (errors(&state(text)), unknown_references(&state(text))),
         (Vec::new(), Vec::new())
     );
 }
@@ -61,7 +61,7 @@ fn what_no_manifest_has_is_a_warning_with_the_nearest_name() {
         "workload 'web' needs 'storag', which is in no manifest; did you mean 'storage'?",
         "workload 'web' uses the config 'port', which is in no manifest; did you mean 'ports'?",
     ];
-    assert_eq!(unknown(&state(&text)), expected);
+    assert_eq!(unknown_references(&state(&text)), expected);
     assert_eq!(errors(&state(&text)), [""; 0]);
 }
 
