@@ -34,7 +34,7 @@ struct SentInstance {
     /// It is restarted with its dependencies, and one of them has ended since they were met.
     is_withdrawn: bool,
     /// When the permission to start was withdrawn. Its control loop may have begun to start it
-    /// before, and goes on at that instant.
+    /// before, and continues at that instant.
     withdrawn_at: Option<Instant>,
     is_current: bool,
     /// The event that is being handled ends it. Until its deletes are done, it may still start.
@@ -117,6 +117,7 @@ struct Known<'k> {
 }
 
 impl Known<'_> {
+    /// The states of the agent's own instances, and those of others.
     fn all(&self) -> Vec<(&InstanceName, &ExecutionState)> {
         let mut all = Vec::new();
         for (instance, state) in self.manager.known_states() {
@@ -141,8 +142,8 @@ impl Known<'_> {
         states
     }
 
-    /// Returns whether an instance of `name` has reached the state, as shown or as just reported.
-    fn may_start(&self, name: &str, condition: AddCondition) -> bool {
+    /// Returns whether an instance of `name` meets the condition, as known or as just reported.
+    fn any_meets(&self, name: &str, condition: AddCondition) -> bool {
         if let Some(news) = self.news
             && *news.instance.workload == *name
             && meets(news.state.phase, condition)
@@ -159,10 +160,10 @@ impl Known<'_> {
         !states.is_empty() && states.into_iter().all(has_ended)
     }
 
-    /// Returns whether all instances of `name` have reached the state.
-    fn may_stop(&self, name: &str, condition: DeleteCondition) -> bool {
-        for (instance, state) in self.all() {
-            let mut state = state;
+    /// Returns whether all instances of `name` meet the condition of a delete.
+    fn all_let_stop(&self, name: &str, condition: DeleteCondition) -> bool {
+        for (instance, known) in self.all() {
+            let mut state = known;
             if let Some(news) = self.news
                 && news.instance == *instance
             {
@@ -172,6 +173,7 @@ impl Known<'_> {
                 return false;
             }
         }
+        // The reported instance is perhaps not known yet.
         match self.news {
             Some(news) if *news.instance.workload == *name => lets_stop(&news.state, condition),
             _ => true,
@@ -194,7 +196,7 @@ impl Known<'_> {
     }
 
     /// Returns whether all instances of `name` stop or wait to stop, and wait for the end of
-    /// `deleted` in turn, directly or not.
+    /// `deleted` in turn, directly or not. Such a circle does not block the stop of `deleted`.
     fn waits_in_turn(
         &self,
         name: &str,
@@ -270,7 +272,7 @@ impl AgentExpectations {
         if let Some(SchedulerEvent::Status { workload, status }) = event {
             let earlier = self.statuses.insert(workload.clone(), status.clone());
             for report in status.changes_since(&earlier.unwrap_or_default()) {
-                // The consequences may hide it again before the event is done.
+                // The consequences of a report may hide its state before the event is done.
                 self.note_allowed(manager, engine, Some(&report));
             }
         }
@@ -278,8 +280,8 @@ impl AgentExpectations {
 
     fn take_hello(&mut self, added: &[AddedWorkload]) {
         self.foreign.retain(|_, foreign| !foreign.is_stale);
-        // First drop deletes of instances that are desired again: a hello that takes them back has
-        // no conditions.
+        // First drop the deletes of instances that were desired again since. If the hello lacks
+        // such an instance, it is deleted without conditions.
         let instances = &self.instances;
         self.deletes.retain(|name, delete| {
             let is_desired_again = instances.iter().any(|sent| {
@@ -302,7 +304,8 @@ impl AgentExpectations {
                 self.add(added.clone());
             }
         }
-        // A hello ends the others without conditions. A later delete does not end their stops.
+        // Instances that the hello lacks stop without conditions, also if a later delete has some.
+        // A delete that waits already continues to wait.
         for sent in &self.instances {
             let ends = sent.is_current && sent.ends;
             if ends && !self.deletes.contains_key(&sent.added.instance.workload) {
@@ -321,21 +324,21 @@ impl AgentExpectations {
             let name = &deleted.instance.workload;
             names.insert(name);
             self.end_instances(name);
-            // Instances of an earlier delete are already being stopped, unless that one still
-            // waits.
-            let mut of = match self.deletes.remove(name) {
+            // This delete takes over the instances of an earlier one that still waits. Others are
+            // already being stopped.
+            let mut instances = match self.deletes.remove(name) {
                 Some(earlier) if !earlier.may_stop => earlier.deleted,
                 _ => Vec::new(),
             };
             for sent in &self.instances {
                 if sent.is_current && sent.added.instance.workload == *name {
-                    of.push(sent.added.clone());
+                    instances.push(sent.added.clone());
                 }
             }
             let delete = SentDelete {
                 conditions: deleted.dependencies.clone(),
                 may_stop: false,
-                deleted: of,
+                deleted: instances,
             };
             self.deletes.insert(name.clone(), delete);
             self.delete_conditions
@@ -418,15 +421,15 @@ impl AgentExpectations {
         }
     }
 
-    /// Takes an instance that is desired without a delete. A delete that waits continues to wait if
-    /// the instance replaces its first one, and ends if it is its first one.
+    /// Takes an instance that is desired without a delete of its workload. An earlier delete that
+    /// still waits continues to wait, unless the instance is the first that it deletes.
     fn desired_without_delete(&mut self, added: &AddedWorkload) {
         let name = &added.instance.workload;
         if let Some(delete) = self.deletes.get_mut(name)
             && !delete.may_stop
             && delete.deleted.first() != Some(added)
         {
-            delete.deleted.retain(|deleted| deleted != added);
+            delete.deleted.retain(|deleted| deleted != added); // It is desired again.
         } else {
             self.deletes.remove(name);
         }
@@ -501,7 +504,7 @@ impl AgentExpectations {
         };
         for sent in &mut self.instances {
             let workload = &sent.added.workload;
-            // One that waits to be replaced or deleted follows no other any more.
+            // An instance that waits to be replaced or deleted is not restarted with others.
             if !sent.is_current || !workload.runtime_config.contains("restartWith") {
                 continue;
             }
@@ -530,6 +533,7 @@ impl AgentExpectations {
             foreign: &self.foreign,
             news,
         };
+        // First, the starts.
         let containers = engine.containers();
         for sent in &mut self.instances {
             if !sent.is_current || sent.may_start {
@@ -537,17 +541,19 @@ impl AgentExpectations {
             }
             let AddedWorkload { instance, workload } = &sent.added;
             let mut dependencies = workload.dependencies.iter();
-            if dependencies.all(|(name, condition)| known.may_start(name, *condition)) {
+            if dependencies.all(|(name, condition)| known.any_meets(name, *condition)) {
                 sent.is_withdrawn = false;
                 sent.may_start = true;
                 continue;
             }
+            // Without its dependencies, only an instance that ran already may be started again.
             let runs = containers
                 .iter()
                 .any(|found| found.instance == *instance && found.phase() == Phase::Running);
             let is_listed = self.listed.contains(&ContainerKey::of(&sent.added));
             sent.may_start = !sent.is_withdrawn && (is_listed || runs);
         }
+        // Then, the stops.
         if self.deletes.values().all(|delete| delete.may_stop) {
             return;
         }
@@ -557,7 +563,7 @@ impl AgentExpectations {
                 continue;
             }
             delete.may_stop = delete.conditions.iter().all(|(awaited, condition)| {
-                known.may_stop(awaited, *condition)
+                known.all_let_stop(awaited, *condition)
                     || known.waits_in_turn(awaited, *condition, name, &waiting)
             });
             if delete.may_stop {
@@ -580,7 +586,7 @@ impl AgentExpectations {
         }
         let mut deleted = delete.deleted.iter().map(ContainerKey::of);
         if !deleted.any(|deleted| deleted == container) {
-            return None;
+            return None; // The delete is about other instances.
         }
         let conditions = &delete.conditions;
         Some(format!(
@@ -596,6 +602,7 @@ impl AgentExpectations {
                 continue;
             }
             let config = &sent.added.workload.runtime_config;
+            // A check of `/never` always fails.
             let mut parts = ["alive:", "/never", "restartWith:"].iter();
             if parts.any(|part| config.contains(part)) {
                 return true;
@@ -650,8 +657,8 @@ impl AgentExpectations {
         ))
     }
 
-    /// Returns the violation if a control loop reports the end of a workload that removes itself:
-    /// any other agent would see it only by chance.
+    /// Returns the violation if a control loop reports how a workload ended that removes itself:
+    /// whether an agent can see that is chance.
     pub(crate) fn check_end(
         &self,
         WorkloadState { instance, state }: &WorkloadState,
@@ -674,7 +681,7 @@ impl AgentExpectations {
         ))
     }
 
-    /// Returns the violation if a create or start is against its dependencies.
+    /// Takes a create or start. Returns the violation if it is against its dependencies.
     pub(crate) fn check_start(
         &mut self,
         instance: &InstanceName,
@@ -687,6 +694,7 @@ impl AgentExpectations {
         };
         self.stopping.remove(&ContainerKey::of(&started));
         let mut is_current = false;
+        // Its policy may restart it at the instant of its end.
         let mut may_start = self.ended_at.get(instance) == Some(&now);
         for sent in &self.instances {
             if sent.added == started {
@@ -694,7 +702,7 @@ impl AgentExpectations {
                 may_start |= sent.may_start || sent.withdrawn_at == Some(now);
             }
         }
-        // The new version replaces an instance that did not exist, or not any more.
+        // The instances that the started one replaces are gone, so a delete of them is over.
         if is_current {
             self.deletes.retain(|name, delete| {
                 *name != instance.workload || delete.deleted.contains(&started)
@@ -710,7 +718,8 @@ impl AgentExpectations {
     }
 }
 
-/// Written here once more, so that a mistake in the original is found.
+/// Returns whether a workload in this phase meets the condition of a dependent. Written here once
+/// more, so that a mistake in the original is found.
 pub(crate) fn meets(phase: Phase, condition: AddCondition) -> bool {
     match condition {
         AddCondition::Running => phase == Phase::Running,
@@ -721,8 +730,8 @@ pub(crate) fn meets(phase: Phase, condition: AddCondition) -> bool {
     }
 }
 
-/// As [`meets`], for those that are restarted with others: states that say nothing about the
-/// container are left out.
+/// Returns whether a workload in this state has ended for those that are restarted with it. States
+/// that say nothing about the container are no end.
 pub(crate) fn has_ended(state: &ExecutionState) -> bool {
     let is_adopted = state.phase == Phase::PendingStarting && state.reason == Reason::Ready;
     let is_unlisted = state.reason == Reason::EngineUnlisted;
@@ -736,14 +745,18 @@ pub(crate) fn has_ended(state: &ExecutionState) -> bool {
     state.phase != Phase::Running && !says_nothing && !is_adopted && !is_unlisted
 }
 
-/// As [`meets`], for deletes. A workload that stops is awaited while it waits for others, and to
-/// its end if it has a condition `gone`.
+/// Returns whether a workload in this state meets the condition of a delete. A workload that stops
+/// is awaited while it waits for others, and to its end if it has a condition `gone`.
 fn lets_stop(state: &ExecutionState, condition: DeleteCondition) -> bool {
     let phase = state.phase;
+    let waits_for_gone = phase.is_stopping() && state.reason == Reason::Gone;
+    if phase == Phase::StoppingWaitingToStop || waits_for_gone {
+        return false;
+    }
+    if matches!(phase, Phase::PendingWaitingToStart | Phase::Removed) {
+        return true;
+    }
     match condition {
-        _ if phase == Phase::StoppingWaitingToStop => false,
-        _ if phase.is_stopping() && state.reason == Reason::Gone => false,
-        _ if matches!(phase, Phase::PendingWaitingToStart | Phase::Removed) => true,
         DeleteCondition::Running => phase == Phase::Running,
         DeleteCondition::NotPendingNorRunning => !phase.is_pending() && phase != Phase::Running,
     }

@@ -104,6 +104,7 @@ pub(crate) struct Cluster {
     /// The server is paused until then, as by SIGSTOP.
     server_paused_until: Option<Instant>,
     start_server_at: Option<Instant>,
+    /// The peer id of the last commander. These ids begin above those of streams.
     commanders: u64,
     /// Whether the server has modes, and a hook.
     pub has_modes: bool,
@@ -586,7 +587,7 @@ impl Cluster {
         let node = &mut self.nodes[index];
         let Some(life) = &node.life else { return };
         for event in events {
-            // The container may be another one when the scheduler handles this.
+            // Checked now: the container may be another one when the scheduler handles the report.
             for report in node.expectations.reported(&event, self.clock.now()) {
                 let early = node
                     .expectations
@@ -627,7 +628,7 @@ impl Cluster {
         let (Some(life), Some(stream)) = (&node.life, node.stream) else {
             return;
         };
-        let _ = life.uplink.woken().try_recv();
+        let _ = life.uplink.woken().try_recv(); // All messages that are there are sent now.
         while let Some(message) = life.uplink.next() {
             if let ToServer::Request(request) = &message {
                 node.requests.note(request.clone());
@@ -710,7 +711,7 @@ impl Cluster {
             node.engine.note_staged(list);
             if let Some(preparing) = &mut node.preparing {
                 preparing.list(list);
-                return;
+                return; // The agent itself does not stage then.
             }
         }
         match message {
@@ -810,8 +811,8 @@ impl Cluster {
         self.server_event(ServerEvent::Peer(event), is_request, may_switch);
     }
 
-    /// Lets the server handle an event, which is a request of a client (`is_request`) or not. Only
-    /// with one that `may_switch`, it may switch the mode by itself.
+    /// Lets the server handle an event. With `is_request` it is a request of a client. The server
+    /// may switch the mode by itself only with an event that `may_switch`.
     fn server_event(&mut self, event: ServerEvent, is_request: bool, may_switch: bool) {
         let Some(server) = &mut self.server else {
             return;
@@ -992,6 +993,7 @@ impl Cluster {
         let peer = PeerId(self.commanders);
         let (outbox, reader) = outbox();
         let mut kind = self.random.usize(..5);
+        // The last two kinds came later. They take no draw of their own, so old seeds do the same.
         if self.commanders.is_multiple_of(3) {
             kind = 5 + kind % 2;
         }
@@ -1098,7 +1100,8 @@ impl Cluster {
         self.trace.line(|| "server: starts".to_owned());
         let mut server = modes::new_server(self.has_modes);
         server.set_clock(self.clock.clone());
-        self.own_switches.client_wrote(); // Failures are reported to it again.
+        // Failures are reported to it again, so it may switch the mode once more.
+        self.own_switches.client_wrote();
         if let Some(disk) = &mut self.disk {
             self.violations.extend(disk.start(&mut server));
         } else {

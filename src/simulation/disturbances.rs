@@ -80,6 +80,7 @@ impl Disturbances {
     /// Draws the frequency of each kind of fault; about half of the kinds never happen. With all
     /// kinds in each seed, rare ones would have no effect among frequent ones.
     pub(crate) fn new(random: &mut fastrand::Rng, seed: u64) -> Self {
+        // Kinds that came later draw from a generator of their own, each after all earlier ones.
         let mut newer = fastrand::Rng::with_seed(!seed);
         let mut old = |most| up_to(random, most);
         let mut new = |most| up_to(&mut newer, most);

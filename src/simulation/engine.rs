@@ -79,6 +79,20 @@ impl Action {
         !matches!(self, Self::List)
     }
 
+    fn starts(&self) -> bool {
+        matches!(self, Self::Run(_) | Self::Start(..))
+    }
+
+    /// The container that the call makes, prepares or starts.
+    fn container(&self) -> Option<&NewContainer> {
+        match self {
+            Self::Run(new) | Self::Start(_, new) | Self::Create(new) | Self::Init(_, new) => {
+                Some(new)
+            }
+            Self::Image(_) | Self::Stop(_) | Self::Remove(_) | Self::List => None,
+        }
+    }
+
     /// A description for the trace.
     fn describe(&self) -> String {
         match self {
@@ -558,8 +572,8 @@ impl SimEngine {
         world.ended.retain(|watch| watch.caller.life != life);
     }
 
-    /// How many calls of earlier lives still run.
-    pub(crate) fn orphans(&self, life: u64) -> usize {
+    /// Forgets ended calls of earlier lives. Returns how many still run.
+    pub(crate) fn forget_ended_orphans(&self, life: u64) -> usize {
         self.world().forget_ended(life)
     }
 
@@ -587,7 +601,7 @@ impl SimEngine {
         world.ended.clear();
         world.boots += 1;
         if world.boots.is_multiple_of(2) {
-            world.records.clear(); // They were kept in memory.
+            world.records.clear(); // As if they were kept in memory.
         }
         for container in world.containers.values_mut() {
             if let Doing::Created { initialised } = &mut container.doing {
@@ -811,7 +825,7 @@ impl World {
         match action {
             Action::Run(new) => {
                 self.note_start(caller, action, new);
-                // Containers of the instance count as left by this start, not by a preparation.
+                // From this start on, containers of the instance are those of a start.
                 for container in self.containers.values_mut() {
                     if container.instance == new.instance {
                         container.prepared = false;
@@ -848,7 +862,7 @@ impl World {
         });
     }
 
-    /// Notes the stop of a container that runs, as its agent knows.
+    /// Notes the stop of a running container, if its agent knows that it runs.
     fn note_stop(&mut self, caller: &Caller, id: &ContainerId) {
         let Some(container) = self.containers.get(id) else {
             return;
@@ -908,7 +922,7 @@ impl World {
         }
     }
 
-    /// Draws whether a create or start works. Only one that makes a container can stop in the
+    /// Draws whether a create or start works. Only a call that makes a container can stop in the
     /// middle.
     fn draw_plan(&mut self, makes_container: bool) -> Plan {
         if makes_container && self.happens(self.faults.start_half_done) {
@@ -976,8 +990,8 @@ impl World {
         false
     }
 
-    /// Lets listings show all containers. A listing may miss what a call is just creating, but not
-    /// what a call has created that was ended.
+    /// Lets listings show all containers: a listing may miss the container of a call that still
+    /// runs, but not that of a call that was ended.
     fn show_all(&mut self) {
         let now = self.clock.now();
         for container in self.containers.values_mut() {
@@ -1021,7 +1035,7 @@ impl World {
                 format!("engine: {what} of life {}: {result}", caller.life)
             });
         }
-        // One that takes too long or is cancelled fails anyway.
+        // A call that takes too long or is cancelled fails anyway.
         if let Some(call) = self.calls.get_mut(&number)
             && call.result.is_ok()
         {
@@ -1037,7 +1051,7 @@ impl World {
     ) -> Result<Answer, RuntimeError> {
         let is_half_done = plan == Plan::HalfDone;
         match (action, plan) {
-            // It may have changed the container.
+            // A start that fails may have changed the container.
             (Action::Start(id, new), _) => self.start(caller, id, new, plan != Plan::Works),
             (_, Plan::Fails) => Err(failed("the engine says no")),
             (Action::Run(new), _) => self.run(caller, new, is_half_done),

@@ -206,7 +206,7 @@ struct Orphans {
 
 impl EarlierCalls for Orphans {
     fn still_running(&mut self) -> usize {
-        self.engine.orphans(self.life)
+        self.engine.forget_ended_orphans(self.life)
     }
 
     fn end(&mut self, by_force: bool) {

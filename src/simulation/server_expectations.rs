@@ -55,7 +55,7 @@ pub(crate) fn undone(server: &ServerLoop) -> BTreeSet<u64> {
 }
 
 /// The workloads that a requested restart must end: the named ones and all that need them running,
-/// directly or not, if they were started. With an update it also depends on that.
+/// directly or not, if they were started. None for a restart with an update, which decides as well.
 pub(crate) fn to_restart(content: &RequestContent, server: &ServerLoop) -> BTreeSet<Name> {
     let RequestContent::UpdateState(UpdateState {
         new_state: None,
@@ -84,8 +84,8 @@ pub(crate) fn to_restart(content: &RequestContent, server: &ServerLoop) -> BTree
             break;
         }
     }
-    // Then those that were started. The server does not wait for instances that an agent that has
-    // just connected again did not report yet.
+    // Then those that were started. The server does not wait for instances without a report: their
+    // agent has just connected again.
     all.retain(|name| {
         let Some(added) = effective.get(name) else {
             return false;
@@ -174,8 +174,8 @@ impl ServerExpectations {
         let expected = expected_state(before, update, server);
         let is = server.view().desired;
         let wanted = expected.as_ref().unwrap_or(&before.desired);
-        // An update whose health window has ended by then is rolled back at once: these are two
-        // changes.
+        // A request may be refused because of a guarded update. A guarded update whose health
+        // window has ended by then is rolled back at once: these are two changes.
         let has_undone = self.are_guarded && before.has_undone(server);
         let may_differ = self.are_guarded && (*is == before.desired || has_undone);
         if is != wanted && !may_differ {
@@ -207,8 +207,8 @@ impl ServerExpectations {
                 self.note_stopping(added);
             }
         }
-        // So may instances that waited to be replaced, if their wait ended with a switch of the
-        // mode.
+        // So may new versions that waited: a rollback or a switch of the mode may have ended their
+        // wait and replaced them with one event.
         let has_switched = modes::mode(&before.desired) != modes::mode(server.view().desired);
         if before.has_undone(server) || has_switched {
             let pending = pending(server);
@@ -252,8 +252,8 @@ impl ServerExpectations {
         }
     }
 
-    /// Forgets instances without a state: they have stopped. One that is staged again is shown,
-    /// although it does not exist.
+    /// Forgets instances without a state: they have stopped. A staged instance has a state although
+    /// it does not exist; that is a placeholder.
     pub(crate) fn forget_gone(&mut self, server: &ServerLoop) {
         let states = server.view().states;
         let effective = server.view().effective;
@@ -276,8 +276,7 @@ impl ServerExpectations {
         self.stopping.retain(|instance, _| {
             states.get(instance).is_some() && !server.is_placeholder(instance)
         });
-        // An unseen version may have the instance name of the one that it replaced, and is stopping
-        // since.
+        // A version that was not seen may still stop while an instance exists that is not desired.
         self.unclear.retain(|name| undesired.contains(name));
         // The last rules apply while any instance exists.
         self.unclear_rules.retain(|name| existing.contains(name));

@@ -8,7 +8,6 @@ use ankaios_model::messages::AddedWorkload;
 use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_platform::clock::Clock;
 use ankaios_runtime::{ContainerId, NewContainer, RuntimeError};
-use std::time::Duration;
 
 impl World {
     pub(super) fn run(
@@ -25,10 +24,9 @@ impl World {
             return Err(failed("the engine stopped in the middle"));
         }
         let doing = self.running(&new.workload);
-        self.containers
-            .get_mut(&id)
-            .into_iter()
-            .for_each(|container| container.doing = doing.clone());
+        if let Some(container) = self.containers.get_mut(&id) {
+            container.doing = doing;
+        }
         Ok(Answer::Id(id))
     }
 
@@ -40,15 +38,13 @@ impl World {
     ) -> Result<Answer, RuntimeError> {
         self.check_name(caller, new)?;
         let id = self.add(caller, new, half_done);
-        self.containers
-            .get_mut(&id)
-            .into_iter()
-            .for_each(|created| created.prepared = true);
-        if half_done {
-            Err(failed("the engine stopped in the middle"))
-        } else {
-            Ok(Answer::Id(id))
+        if let Some(created) = self.containers.get_mut(&id) {
+            created.prepared = true;
         }
+        if half_done {
+            return Err(failed("the engine stopped in the middle"));
+        }
+        Ok(Answer::Id(id))
     }
 
     pub(super) fn init(&mut self, id: &ContainerId) -> Result<Answer, RuntimeError> {
@@ -83,7 +79,7 @@ impl World {
             Some(text) => text.contains(&*id.0) && text.contains(level.as_str()),
             None => false,
         };
-        let is_known = is_recorded && self.faults.list_lies == 0;
+        let is_known = is_recorded && self.faults.list_lies == 0; // Nothing else has hidden it.
         if container.prepared && container.boot == self.boots && is_alone && is_known {
             self.discarded.push(Discarded {
                 added: AddedWorkload {
@@ -97,25 +93,22 @@ impl World {
 
     fn check_name(&self, caller: &Caller, new: &NewContainer) -> Result<(), RuntimeError> {
         let name = new.instance.short();
-        let is_named =
-            |other: &Container| other.runtime == caller.runtime && other.instance.short() == name;
-        if self.containers.values().any(is_named) {
-            return Err(failed("the name is already in use"));
+        for other in self.containers.values() {
+            if other.runtime == caller.runtime && other.instance.short() == name {
+                return Err(failed("the name is already in use"));
+            }
         }
         Ok(())
     }
 
-    /// A listing right after it may miss it, but not what a call has left that has failed.
+    /// Adds a container. A listing right after that may miss it, unless its create has failed.
     fn add(&mut self, caller: &Caller, new: &NewContainer, half_done: bool) -> ContainerId {
         self.created += 1;
         let id = ContainerId(format!("{:064x}", self.created).into());
-        let missed = self.happens(self.faults.list_misses) && !half_done;
-        let listed_from = self.clock.now()
-            + if missed {
-                self.millis(0..90)
-            } else {
-                Duration::ZERO
-            };
+        let mut listed_from = self.clock.now();
+        if self.happens(self.faults.list_misses) && !half_done {
+            listed_from += self.millis(0..90);
+        }
         let container = Container {
             runtime: caller.runtime.clone(),
             instance: new.instance.clone(),
@@ -143,7 +136,9 @@ impl World {
         let Some(container) = self.containers.get_mut(id) else {
             return;
         };
-        if std::mem::take(&mut container.prepared) && container.boot != self.boots {
+        let was_prepared = container.prepared;
+        container.prepared = false;
+        if was_prepared && container.boot != self.boots {
             self.violations.push(format!(
                 "'{}' was prepared before the boot and is started",
                 container.instance
@@ -169,14 +164,14 @@ impl World {
             return Err(failed("the container does not start"));
         }
         if container.phase() == Phase::Running {
-            return Ok(Answer::Id(id.clone())); // A listing may have said that it does not.
+            return Ok(Answer::Id(id.clone())); // A listing may have said that it does not run.
         }
-        (container.doing, container.pid, container.started_by) = (doing, pid, caller.life);
-        (
-            container.stopped_by,
-            container.vanishes_at,
-            container.strange_until,
-        ) = (None, None, None);
+        container.doing = doing;
+        container.pid = pid;
+        container.started_by = caller.life;
+        container.stopped_by = None;
+        container.vanishes_at = None;
+        container.strange_until = None;
         self.check_alone(caller, Some(id), new);
         self.ready.starts_anew(new);
         Ok(Answer::Id(id.clone()))

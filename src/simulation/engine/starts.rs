@@ -2,13 +2,12 @@
 //!
 //! Thread: the one of the test.
 
-use super::{Action, Call, Caller, Container, SimEngine, World};
+use super::{Action, Caller, Container, SimEngine, World};
 use ankaios_agent::limits::FIRST_LISTING_MAX;
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::InstanceName;
 use ankaios_platform::clock::Clock;
 use ankaios_runtime::{ContainerId, NewContainer};
-use std::time::Instant;
 
 impl SimEngine {
     /// Takes the list of all instances that the agent must stage.
@@ -23,19 +22,18 @@ impl SimEngine {
 }
 
 impl World {
-    /// Never a create while a previous one of the same workload is not gone.
+    /// Checks that no container is started while another one of the same workload is not gone.
     pub(super) fn check_start(&mut self, caller: &Caller, action: &Action, new: &NewContainer) {
         let name = &new.instance.workload;
+        // First, the calls under way. A preparation of another instance may still run.
         for call in self.calls.values() {
-            if let Action::Run(other)
-            | Action::Start(_, other)
-            | Action::Create(other)
-            | Action::Init(_, other) = &call.action
-                && (other.instance == new.instance
-                    || matches!(call.action, Action::Run(_) | Action::Start(..)))
-                && other.instance.workload == *name
-                && call.ends_at > self.clock.now()
-            {
+            let Some(other) = call.action.container() else {
+                continue;
+            };
+            let is_same = other.instance == new.instance;
+            let conflicts = is_same || call.action.starts();
+            let runs = call.ends_at > self.clock.now();
+            if other.instance.workload == *name && conflicts && runs {
                 let text = format!(
                     "'{}' is created while '{}' is being created",
                     new.instance, other.instance
@@ -43,28 +41,33 @@ impl World {
                 self.violations.push(text);
             }
         }
+        // Then, the container that is started.
         if let Action::Start(id, _) = action
-            && let Some(other) = self
-                .containers
-                .get(id)
-                .filter(|container| container.instance != new.instance)
+            && let Some(other) = self.containers.get(id)
+            && other.instance != new.instance
         {
             self.violations.push(format!(
                 "'{}' starts the container of '{}'",
                 new.instance, other.instance
             ));
         }
+        // Then, all other containers of the workload.
+        let mut given_up = Vec::new();
         for (id, container) in &self.containers {
-            let itself = matches!(action, Action::Start(own, _) if own == id);
-            let known = container.leftover && container.instance == new.instance;
-            let waits = container.is_prepared() || container.is_only_stopped_by(caller.life);
-            let waits = waits && container.instance != new.instance;
-            if container.instance.workload == *name
-                && !itself
-                && !known
-                && !waits
-                && !self.is_given_up(caller, container)
-            {
+            if container.instance.workload != *name {
+                continue;
+            }
+            if self.is_given_up(caller, container) {
+                given_up.push((caller.life, id.clone()));
+                continue;
+            }
+            let is_same = container.instance == new.instance;
+            let is_itself = matches!(action, Action::Start(own, _) if own == id);
+            let is_leftover = container.leftover && is_same;
+            // A container of another instance may wait to be started, or to be removed.
+            let only_waits = container.is_prepared() || container.is_only_stopped_by(caller.life);
+            let is_other = only_waits && !is_same;
+            if !is_itself && !is_leftover && !is_other {
                 let text = format!(
                     "'{}' is created while a container of '{}' exists",
                     new.instance, container.instance
@@ -72,49 +75,51 @@ impl World {
                 self.violations.push(text);
             }
         }
-        let others = self
-            .containers
-            .iter()
-            .filter(|(_, other)| other.instance.workload == *name);
-        let given_up = others.filter(|(_, other)| self.is_given_up(caller, other));
-        let given_up: Vec<_> = given_up.map(|(id, _)| (caller.life, id.clone())).collect();
         self.given_up.extend(given_up);
     }
 
-    /// Never a create beside another one that only waits, unless its engine is not waited for any
-    /// more, nor while the same instance is being started or prepared. What an earlier life of the
-    /// agent has prepared may be on its way out, and what is staged for an update is prepared also
-    /// beside what waits to be started.
+    /// Checks that no container is prepared beside another one that waits, or while the same
+    /// instance is being started or prepared. A container may remain if its engine is not waited
+    /// for any more, or if an earlier life of the agent has prepared it. A staged instance may be
+    /// prepared beside the one that it will replace.
     pub(super) fn check_preparation(
         &mut self,
         caller: &Caller,
         action: &Action,
         new: &NewContainer,
     ) {
-        let now = self.clock.now();
-        let of_instance = |call: &Call| match &call.action {
-            Action::Run(other)
-            | Action::Start(_, other)
-            | Action::Create(other)
-            | Action::Init(_, other) => other.instance == new.instance && call.ends_at > now,
-            _ => false,
-        };
-        if self.calls.values().any(of_instance) {
-            self.violations.push(format!(
-                "'{}' is prepared while it is being started or prepared",
-                new.instance
-            ));
+        // First, the calls under way.
+        for call in self.calls.values() {
+            if let Some(other) = call.action.container()
+                && other.instance == new.instance
+                && call.ends_at > self.clock.now()
+            {
+                self.violations.push(format!(
+                    "'{}' is prepared while it is being started or prepared",
+                    new.instance
+                ));
+                break;
+            }
         }
+        // Then, the containers of the workload.
         for (id, container) in &self.containers {
-            let itself = matches!(action, Action::Init(own, _) if own == id);
-            let same = container.instance == new.instance;
-            let waits = container.instance.workload == new.instance.workload
-                && (container.is_prepared() || same);
+            if container.instance.workload != new.instance.workload {
+                continue;
+            }
+            let is_same = container.instance == new.instance;
+            let waits = container.is_prepared() || is_same;
+            let is_itself = matches!(action, Action::Init(own, _) if own == id);
+            let may_remain = if is_same {
+                container.leftover
+            } else {
+                container.is_of_another_life(caller.life)
+            };
             let is_staged =
                 self.staged.contains(&new.instance) && !self.staged.contains(&container.instance);
-            let known = (container.leftover && same)
-                || (!same && container.is_of_another_life(caller.life));
-            if waits && !itself && !known && !is_staged && !self.may_stay(caller, id, container) {
+            if !waits || is_itself || may_remain || is_staged {
+                continue;
+            }
+            if !self.may_stay(caller, id, container) {
                 let text = format!(
                     "'{}' is prepared while a container of {:?} waits: {action:?} {container:?}",
                     new.instance, container.instance
@@ -124,31 +129,35 @@ impl World {
         }
     }
 
-    /// Never two containers of a workload that run, or did: what this agent stopped for another
-    /// instance goes later.
+    /// Checks that no other container of the workload runs or has run. A container that this agent
+    /// has stopped for another instance is removed later.
     pub(super) fn check_alone(
         &mut self,
         caller: &Caller,
         itself: Option<&ContainerId>,
         new: &NewContainer,
     ) {
-        let of_workload = |(id, other): &(&ContainerId, &Container)| {
-            other.instance.workload == new.instance.workload
-                && itself != Some(*id)
-                && !other.is_prepared()
-                && !(other.is_only_stopped_by(caller.life) && other.instance != new.instance)
-                && !self.may_stay(caller, id, other)
-        };
-        if let Some((_, other)) = self.containers.iter().find(of_workload) {
-            let text = format!(
-                "two containers at the same time: '{}' and '{}'",
-                other.instance, new.instance
-            );
-            self.violations.push(text);
+        for (id, other) in &self.containers {
+            let is_of_workload = other.instance.workload == new.instance.workload;
+            if !is_of_workload || itself == Some(id) || other.is_prepared() {
+                continue;
+            }
+            let is_only_stopped = other.is_only_stopped_by(caller.life);
+            if is_only_stopped && other.instance != new.instance {
+                continue;
+            }
+            if !self.may_stay(caller, id, other) {
+                let text = format!(
+                    "two containers at the same time: '{}' and '{}'",
+                    other.instance, new.instance
+                );
+                self.violations.push(text);
+                return;
+            }
         }
     }
 
-    /// No node has the tag that an activation names here.
+    /// Checks that no workload with an activation starts: no node has the tag that it names here.
     pub(super) fn check_relevance(
         &mut self,
         NewContainer {
@@ -161,7 +170,7 @@ impl World {
         }
     }
 
-    /// Whether a start that is under way may go on beside this container.
+    /// Returns whether a start that is under way may continue beside this container.
     pub(super) fn may_stay(
         &self,
         caller: &Caller,
@@ -173,12 +182,14 @@ impl World {
 
     /// Returns whether a workload does not wait any more for the first listing of another runtime.
     pub(super) fn is_given_up(&self, caller: &Caller, container: &Container) -> bool {
-        let late = |at: &Instant| self.clock.now() >= *at + FIRST_LISTING_MAX;
-        container.runtime != caller.runtime
-            && !self
-                .listed
-                .contains(&(caller.life, container.runtime.clone()))
-            && self.asked.get(&caller.life).is_some_and(late)
+        let listing = (caller.life, container.runtime.clone());
+        if container.runtime == caller.runtime || self.listed.contains(&listing) {
+            return false;
+        }
+        match self.asked.get(&caller.life) {
+            Some(asked_at) => self.clock.now() >= *asked_at + FIRST_LISTING_MAX,
+            None => false,
+        }
     }
 }
 
