@@ -141,7 +141,8 @@ fn meaning_for_container(text: &str) -> ErrorMeaning {
     if text.contains("no such container") {
         return ErrorMeaning::NoSuchContainer;
     }
-    // Only as a separate word: a path may contain it, and a name in quotes may be it.
+    // `paused` must be a word of its own, since a path may contain it. The quote at its end may be
+    // that of a whole message. A name in quotes also has one at its beginning, so it differs.
     let end_of_word = ['.', ',', ':', ';', '"'];
     for word in text.split_ascii_whitespace() {
         if word.trim_end_matches(end_of_word) == "paused" {

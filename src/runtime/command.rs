@@ -176,7 +176,7 @@ impl<'a> EngineCall<'a> {
             Err(error) => return Err(not_started(&error, &program, quoted)),
         };
         if let Some(child) = end.left_over.take() {
-            reap_later(child, record);
+            reap_later(child, record); // The record stays until the program has ended.
         }
         end.error_output = MaskedArguments::mask(&hidden, end.error_output);
         outcome(end, quoted, partial, read_meaning)
@@ -225,7 +225,8 @@ fn failure(
 }
 
 fn timed_out(limit: Duration, error_output: &str, call: String) -> RuntimeError {
-    // In one line: a line of its own could be taken for the reason.
+    // The output is joined to the line of our text, since a separate line could be taken for the
+    // cause.
     let output = error_output.lines().collect::<Vec<_>>().join("; ");
     let text = if output.is_empty() {
         format!("No answer within {limit:?}")
@@ -235,7 +236,8 @@ fn timed_out(limit: Duration, error_output: &str, call: String) -> RuntimeError 
     RuntimeError::TimedOut(CallError::in_call(text, call))
 }
 
-/// The result of a call whose program has ended like this.
+/// The result of a call, from the end of its program. With `partial`, output is accepted although
+/// the program failed.
 fn outcome(
     end: ChildEnd,
     call: String,

@@ -127,12 +127,14 @@ pub(crate) fn pull_options(options: &[impl AsRef<str>]) -> Vec<String> {
     let mut words = options.iter().map(AsRef::as_ref);
     while let Some(word) = words.next() {
         let name = word.split('=').next().unwrap_or_default();
+        // `--tls-verify` is a switch: it has its value in the same word, or none.
+        let is_switch = name == "--tls-verify";
         let has_value = WITH_VALUE.contains(&name);
-        if !has_value && name != "--tls-verify" {
+        if !has_value && !is_switch {
             continue;
         }
         found.push(word.to_owned());
-        // The value may be in the next word.
+        // Without a `=` in its word, an option has its value in the next word.
         if has_value && name == word {
             found.extend(words.next().map(str::to_owned));
         }

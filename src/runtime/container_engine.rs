@@ -88,7 +88,8 @@ impl ContainerConnector {
         }
     }
 
-    /// As [`RuntimeConnector::find`].
+    /// The containers labelled with exactly this instance, as [`RuntimeConnector::find`] returns
+    /// them.
     // [impl->swdd~podman-get-workload-id-uses-label~1]
     fn find_one(
         &self,
@@ -118,9 +119,9 @@ impl ContainerConnector {
         Ok(found)
     }
 
-    /// Stops a container. A paused one is continued first: it does not notice a stop, and podman 4
-    /// refuses to stop it.
-    fn stop_within(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+    /// Stops a container. A paused one is continued and then stopped: it does not notice a stop
+    /// while it is paused, and podman 4 refuses to stop it.
+    fn stop_even_paused(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         match self.stop_running(id) {
             Err(error) if *error.meaning() == ErrorMeaning::Paused => {
                 log::info!("continuing the paused container '{}' to stop it", id.0);
@@ -151,9 +152,10 @@ impl ContainerConnector {
 
     // [impl->swdd~podman-delete-workload-stops-and-removes-workload~1]
     /// Stops and removes a container. After a failed stop it is removed anyway: a container that
-    /// was never started, or whose removal was interrupted, can be removed but not stopped.
+    /// was never started, or whose removal was interrupted, can be removed but not stopped. If both
+    /// fail, the error of the stop is returned.
     fn stop_and_remove(&self, id: &ContainerId) -> Result<(), RuntimeError> {
-        match self.stop_within(id) {
+        match self.stop_even_paused(id) {
             Ok(()) => self.remove(id),
             Err(error @ RuntimeError::Failed(_)) => self.remove(id).map_err(|_| error),
             Err(error) => Err(error),
@@ -192,11 +194,11 @@ impl ContainerConnector {
         };
         // Then handle two errors.
         match error.meaning() {
-            // Listings show the state of a container without a pid file.
+            // Try again without a pid file. Listings then show the state of the container.
             ErrorMeaning::NoPidFileOption if new.pid_file.is_some() => {
                 self.make(arguments, &without_pid_file(new), limit, cancel)
             }
-            // The next try can use the name.
+            // Free the name for the next try.
             ErrorMeaning::NameInUse(id) => {
                 self.remove_remains(id)?;
                 Err(error)
@@ -209,7 +211,8 @@ impl ContainerConnector {
     /// shows it, but its name is in use.
     fn remove_remains(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         match self.cli.query(&["container", "exists", &id.0]) {
-            // It does not exist; an error has another status.
+            // Podman lists no such container, so only the rest exists. An error of the query has
+            // another status.
             Err(RuntimeError::Failed(CallError { code: Some(1), .. })) => {
                 accept_gone(self.change(&["rm"], id).limit(REMOVAL_MAX).run(None))
             }
@@ -233,7 +236,8 @@ impl ContainerConnector {
         }
         let found = match self.find_one(&new.instance, Some(&new.workload)) {
             Ok(found) => found,
-            // These errors mean that nothing was created, but the container may exist here.
+            // For the listing, these errors mean that nothing happened. But the create has run, and
+            // its container may exist.
             Err(RuntimeError::NotInstalled(reason) | RuntimeError::NotStarted(reason)) => {
                 return Err(RuntimeError::Failed(reason));
             }
@@ -324,7 +328,7 @@ impl RuntimeConnector for ContainerConnector {
     }
 
     fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
-        self.stop_within(id)
+        self.stop_even_paused(id)
     }
 
     fn probe_target(

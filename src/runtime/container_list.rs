@@ -125,7 +125,7 @@ impl EngineContainer {
     pub(crate) fn process(&self) -> Option<MainProcess> {
         let pid = u32::try_from(self.field("Pid").as_u64()?).ok()?;
         if pid == 0 {
-            return None;
+            return None; // It does not run.
         }
         Some(MainProcess {
             container: self.id()?,

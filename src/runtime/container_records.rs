@@ -50,7 +50,7 @@ impl ContainerRecords {
     pub(crate) fn note(&self, instance: &InstanceName, id: &ContainerId) {
         let text = format!("{}\n{}\n", id.0, self.boot);
         if self.kept(instance, FILE).as_deref() == Some(&*text) {
-            return;
+            return; // It is noted already.
         }
         if !self.has(instance, id) {
             self.forget(instance, PREPARED); // The prepared container was started or replaced.
@@ -72,7 +72,7 @@ impl ContainerRecords {
     // [impl->swdd~agent-tells-boots-apart-by-id~1]
     pub(crate) fn ran_in_this_boot(&self, instance: &InstanceName, id: &ContainerId) -> bool {
         if self.boot.is_empty() {
-            return false;
+            return false; // This boot is not known.
         }
         let noted = self.kept(instance, FILE).unwrap_or_default();
         let mut lines = noted.lines();
@@ -175,10 +175,10 @@ pub fn keep_own<T>(
     let mut kept = Vec::new();
     for (candidate, note) in candidates.drain(..).zip(notes) {
         let container = listed(&candidate);
-        let has_labels_of_image = container.in_pod && !joins_pod;
+        let may_have_labels_of_image = container.in_pod && !joins_pod;
         if note == Noted::No && is_one_running {
             warn_of_other(container, "another one was made for it");
-        } else if note == Noted::No && has_labels_of_image {
+        } else if note == Noted::No && may_have_labels_of_image {
             warn_of_other(container, "it belongs to a pod");
         } else {
             kept.push(candidate);

@@ -38,7 +38,7 @@ pub const ENGINE: Engine = Engine {
     remove_image: images::remove_from_nerdctl,
 };
 
-/// A container that vanishes meanwhile is left out.
+/// The containers that match a filter. One that vanishes between the two calls is left out.
 fn listing(cli: &EngineCli, filter: &str) -> Result<Vec<EngineContainer>, RuntimeError> {
     let arguments = [
         "ps",
@@ -64,7 +64,7 @@ fn listing(cli: &EngineCli, filter: &str) -> Result<Vec<EngineContainer>, Runtim
     if ids.is_empty() {
         return Ok(Vec::new());
     }
-    // Then inspect all of them.
+    // Then inspect all of them. Errors show the call without its long format and the ids.
     let format = format!("--format={}", format());
     let shown = ["inspect", "--format=...", "..."];
     let mut given = vec!["inspect", &format];

@@ -68,12 +68,13 @@ impl EngineChildren {
         let mut records = Vec::new();
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
-            // Its drop removes the file, unless it is kept below.
+            // The drop of a record removes its file, unless the record is kept below.
             let record = ChildRecord {
                 path: entry.path(),
                 token: entry.file_name().to_string_lossy().into_owned(),
             };
-            // The processes that it names will be ended, so a file of another user is not used.
+            // The processes that a record names may be ended, so the file of another user is not
+            // used.
             let text = match place.read(Path::new(&entry.file_name())) {
                 Ok(text) => text,
                 Err(error) => {
@@ -121,9 +122,9 @@ impl EngineChildren {
     }
 
     // [impl->swdd~agent-makes-removed-files-anew~1]
-    /// Records a call of `program` before its start, with [`READER`] as its kind or none. Returns
-    /// `None` if that fails; the call is made anyway, since only a crash of the agent would need
-    /// the record.
+    /// Records a call of `program` before its start; `kind` is [`READER`] or empty. Returns `None`
+    /// if that fails. The call is made anyway, since the record is only needed after a crash of the
+    /// agent.
     pub(super) fn announce(&self, program: &str, kind: &str) -> Option<ChildRecord> {
         let number = self.next_call.fetch_add(1, Ordering::Relaxed);
         let boot = self.boot_id.get(..8).unwrap_or_default();
@@ -188,6 +189,7 @@ impl EarlierCalls for PreviousChildren {
 }
 
 impl PreviousChildren {
+    /// Sends a signal to the processes of all calls whose token `is_wanted`.
     fn signal(&mut self, signal: Signal, is_wanted: impl Fn(&str) -> bool) {
         self.find_processes();
         for one in &self.records {
@@ -269,8 +271,8 @@ impl GroupLeader {
         None
     }
 
-    /// Returns whether it is `program`, or the interpreter of that script. Only the first arguments
-    /// may show this: conmon has the path of podman among its later ones.
+    /// Returns whether the process runs `program`, directly or as the script of an interpreter.
+    /// Only the first arguments show this: conmon has the path of podman among its later ones.
     fn runs(&self, program: &str) -> bool {
         let arguments = fs::read(self.folder.join("cmdline")).unwrap_or_default();
         let mut words = arguments.split(|byte| *byte == 0).take(WORDS);

@@ -45,7 +45,7 @@ impl Drop for WatchedProcess {
     fn drop(&mut self) {
         // Closing our descriptor does not remove it from the set while a child that is being
         // started has a copy.
-        let _ = epoll::delete(&self.set, &self.pidfd); // It is in the set.
+        let _ = epoll::delete(&self.set, &self.pidfd); // It cannot fail: the pidfd is in the set.
     }
 }
 

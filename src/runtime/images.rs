@@ -421,6 +421,8 @@ fn texts(printed: Option<Vec<String>>) -> Vec<String> {
     texts
 }
 
+/// Returns whether a printed text can be a part of the name of an image; engines print `<none>` for
+/// a missing one.
 fn is_part(text: &str) -> bool {
     !text.is_empty() && !text.starts_with('-') && text != "<none>"
 }

@@ -163,7 +163,7 @@ impl LogReader {
     /// Adds the new lines to `lines`. Delays the last one if it may be an error of the engine.
     fn pass_on(&mut self, new: Vec<String>, lines: &mut Vec<String>) {
         for text in new {
-            self.release(lines); // It is not the last one.
+            self.release(lines); // The delayed line is not the last one any more.
             self.held = Some(HeldLine {
                 text,
                 until: SystemClock.now() + ERROR_HELD_MAX,
@@ -223,7 +223,7 @@ impl Lines {
                 lines.push(ENDLESS_LINE.to_owned());
                 return true;
             }
-            if content.len() < piece.len() {
+            if piece.ends_with(b"\n") {
                 self.end_line(lines);
             }
         }

@@ -61,15 +61,15 @@ impl MaskedArguments {
         let mut is_value_of_secret = false;
         for option in options {
             let option = option.as_ref();
-            let shown = shown_length(option, is_value_of_secret);
+            let value_at = start_of_hidden(option, is_value_of_secret);
             is_value_of_secret = SECRET_OPTIONS.contains(&option);
-            let Some(shown) = shown else {
-                self = self.address(option);
+            let Some(value_at) = value_at else {
+                self = self.address(option); // It is shown, except for a password in it.
                 continue;
             };
             self.given.push(option.to_owned());
-            self.shown.push(format!("{}{MASK}", &option[..shown]));
-            let value = &option[shown..];
+            self.shown.push(format!("{}{MASK}", &option[..value_at]));
+            let value = &option[value_at..];
             self.hidden.push(value.to_owned());
             // An engine may repeat only the password.
             if let Some(password) = password_in(value) {
@@ -124,8 +124,8 @@ fn strings(texts: &[impl AsRef<str>]) -> Vec<String> {
     texts.iter().map(|text| text.as_ref().to_owned()).collect()
 }
 
-/// The number of bytes of an option before its hidden value; `None` if the option may be shown.
-fn shown_length(option: &str, is_value_of_secret: bool) -> Option<usize> {
+/// The index of the hidden value in an option; `None` if the whole option may be shown.
+fn start_of_hidden(option: &str, is_value_of_secret: bool) -> Option<usize> {
     if is_value_of_secret {
         return Some(0);
     }

@@ -154,7 +154,7 @@ impl PodmanKubeConnector {
             let why = format!("Volume '{volume}' holds no data");
             return Err(self.cli.nonsense(&why, &arguments));
         };
-        self.cli.records().keep(instance, part, &data);
+        self.cli.records().keep(instance, part, &data); // Later reads need no call.
         Ok(Some(data))
     }
 
@@ -308,7 +308,7 @@ impl PodmanKubeConnector {
         // Finally, without ids, list the pods.
         let pods = self.pods_since(play, cancel)?;
         if pods.is_empty() {
-            text?;
+            text?; // If the output could not be read, that is the reason.
             let why = "It made no pod that can be found";
             return Err(self.cli.nonsense(why, &["kube", "play"]));
         }
@@ -552,7 +552,7 @@ impl RuntimeConnector for PodmanKubeConnector {
         // would only have to do the same.
         let has_begun = is_kept && !error.means_not_started();
         if !has_begun {
-            play.made = Some(Vec::new());
+            play.made = Some(Vec::new()); // No pods have to be searched.
         }
         let mut failed_plays = self.failed_plays.lock();
         failed_plays.insert(instance.workload.clone(), play);
@@ -572,7 +572,7 @@ impl RuntimeConnector for PodmanKubeConnector {
     ) -> Result<(), RuntimeError> {
         let config = config_of(workload)?;
         for image in pulled_images(&config.manifest) {
-            // It is called as a workload of that image would be.
+            // The engine is called as for a workload with this image.
             let container = ContainerConfig {
                 image,
                 general_options: config.general_options.clone(),
@@ -803,7 +803,7 @@ fn checked_config(new: &NewContainer) -> Result<Arc<KubeConfig>, RuntimeError> {
     }
     let name = &new.instance.workload;
     if name.starts_with('-') {
-        // The names of its volumes begin like it, and are arguments of calls.
+        // The names of its volumes begin with its own name, and are arguments of calls.
         let text = format!(
             "Unsupported workload name '{name}': podman has no volumes whose names begin with '-'"
         );
@@ -880,6 +880,7 @@ pub fn listed(
     ours.retain(|container| is_in(container, ids));
     let state = match pods {
         Ok(Some(pods)) => combined_state(pods, containers),
+        // No play was complete, so no pod of it runs.
         Ok(None) => ExecutionState::plain(Phase::Succeeded),
         Err(_) => {
             ExecutionState::with_info(Phase::FailedUnknown, "Could not load workload metadata")
@@ -1086,9 +1087,8 @@ fn pulled_image(container: &Value) -> Option<&str> {
         return None;
     }
     let image = container.get("image")?.as_str()?;
-    let is_option = image.starts_with('-'); // To the engine.
-    if image.is_empty() || is_option {
-        return None;
+    if image.is_empty() || image.starts_with('-') {
+        return None; // As an argument of a call it would be missing, or an option.
     }
     Some(image)
 }
@@ -1165,6 +1165,7 @@ fn parse(manifest: &str) -> Result<Vec<Value>, YamlError> {
     Ok(documents.iter().map(value).collect())
 }
 
+/// Converts what was read to the type that is written again.
 fn value(node: &Yaml) -> Value {
     match &node.content {
         Content::Text(text) => (**text).into(),
@@ -1189,12 +1190,12 @@ fn find_pod<'a>(documents: &'a mut [Value], pod: &str) -> Result<&'a mut Value, 
         let metadata = document.get("metadata");
         let name = metadata.and_then(|metadata| metadata.get("name")?.as_str());
         let name = name.ok_or("Manifest missing metadata.name")?;
-        let found = match kind {
+        let makes_pod = match kind {
             "Pod" => name == pod,
             "Deployment" => pod.strip_suffix("-pod") == Some(name),
             _ => false,
         };
-        if found {
+        if makes_pod {
             return Ok(document);
         }
     }
@@ -1214,8 +1215,8 @@ fn pod_spec(document: &mut Value) -> Option<&mut Value> {
 
 fn add_mount(containers: &mut [Value], name: &str) -> Result<(), String> {
     for container in containers {
-        let found = container.get("name").and_then(Value::as_str);
-        if found.ok_or("Container missing name field")? == name {
+        let its_name = container.get("name").and_then(Value::as_str);
+        if its_name.ok_or("Container missing name field")? == name {
             let mount = mapping([
                 ("name", VOLUME.into()),
                 ("mountPath", CONTROL_INTERFACE.into()),

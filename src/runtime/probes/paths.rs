@@ -214,7 +214,7 @@ impl PathProbes {
     }
 }
 
-/// Probes the node that this process runs on.
+/// Returns the function that probes the node of this process.
 pub fn node() -> ProbePath {
     Arc::new(|probe| match probe {
         PathProbe::Look(path) => match fs::metadata(path) {

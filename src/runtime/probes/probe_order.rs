@@ -8,8 +8,8 @@ use ankaios_model::lifecycle::{Check, Pace};
 use ankaios_model::names::InstanceName;
 use crossbeam_channel::Sender;
 
-/// An order to check the workload `w`, where one result decides; nothing says which process its
-/// container has.
+/// An order to probe the workload `w`. One result is a verdict, and no process of its container is
+/// known.
 pub(crate) fn probe_order(
     purpose: Purpose,
     check: Check,

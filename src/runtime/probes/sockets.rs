@@ -166,6 +166,7 @@ impl SocketIo {
         self.commands.due(SystemClock.now())
     }
 
+    /// Begins a connection. Returns the outcome if it is known at once.
     fn connect(
         &mut self,
         order: &ProbeOrder,
@@ -233,6 +234,8 @@ impl WaitingSocket {
         }
     }
 
+    /// Reads the beginning of an answer. Returns the outcome once the first line is complete, or is
+    /// too long.
     fn read(&mut self) -> Option<Outcome> {
         let mut chunk = [0_u8; HTTP_ANSWER_MAX];
         match rustix::io::read(&self.socket, &mut chunk[..]) {
@@ -256,6 +259,7 @@ impl WaitingSocket {
             Some(request) => request.expected_status,
             None => None,
         };
+        // A first line that is too long is evaluated as an empty one, which is not HTTP.
         let first_line = &self.answer[..line_end.unwrap_or_default()];
         Some(evaluate(first_line, expected))
     }
@@ -602,7 +606,7 @@ impl Commands {
 }
 
 impl QueuedCommand {
-    /// Runs it inside of the container and waits for its end.
+    /// Runs the command inside of the container and waits for its end.
     fn run(&self) -> Outcome {
         let Some(container) = &self.target.container else {
             return Outcome::fails("its container is not known");

@@ -74,6 +74,7 @@ impl<I: ProbeIo> ProbeTable<I> {
         if order.check != Check::Notify {
             next = Some(now + order.pace.initial_delay);
         } else if order.purpose == Purpose::Alive && !order.unarmed {
+            // A watchdog that is armed: the workload must notify in time.
             overdue = Some(now + order.pace.timeout);
         }
         let entry = ProbeEntry {
@@ -182,7 +183,7 @@ impl ProbeEntry {
         if self.order.purpose == Purpose::Gone
             && let Outcome::Fails { answered: true, .. } = outcome
         {
-            outcome = Outcome::Holds; // A workload that has ended gives no answer at all.
+            outcome = Outcome::Holds; // Any answer shows that the workload has not ended.
         }
         let is_verdict = self.count(outcome == Outcome::Holds);
         if is_verdict || self.is_worth_reporting(&outcome, now) {

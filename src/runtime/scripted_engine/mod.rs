@@ -47,7 +47,8 @@ impl ScriptedEngine {
         fs::write(self.path().join(call), answer).unwrap();
     }
 
-    /// Makes the call with this number or first argument hang, and cancels it then.
+    /// Makes the call with this number or first argument hang. Returns a file that becomes readable
+    /// when it hangs, to cancel it.
     pub(crate) fn cancelling(&self, call: &str) -> fs::File {
         let fifo = self.path().join("cancel");
         rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
