@@ -26,8 +26,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl<C: Clock> WorkloadRecords<C> {
-    /// Takes the desired workloads of a hello, which are all. A workload that this agent already
-    /// runs as desired, or that waits to be, is not touched.
+    /// Takes the desired workloads of a hello, which are all. A workload that already runs as
+    /// desired, or waits for that, is not touched.
     // [impl->swdd~agent-initial-list-existing-workloads~1]
     // [impl->swdd~agent-existing-workloads-starts-new-if-not-found~1]
     pub(crate) fn hello(&mut self, desired: BTreeMap<Name, AddedWorkload>) {
@@ -53,8 +53,8 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
-    /// Whether `new` is desired already, and runs or waits. `None`: nothing is desired already, and
-    /// nothing runs, or it waits to stop.
+    /// Whether `new` is desired already, and runs or waits to be started. Without `new`: whether no
+    /// instance is desired already, and none runs, or the present one waits to stop.
     fn follows_already(&self, name: &Name, new: Option<&AddedWorkload>) -> bool {
         let Some(record) = self.records.get(name) else {
             return false;
@@ -120,11 +120,11 @@ impl<C: Clock> WorkloadRecords<C> {
             return;
         };
         let mut candidates = std::mem::take(&mut record.found);
-        self.leave_accounted(name, &mut candidates);
+        self.drop_accounted(name, &mut candidates);
         if candidates.is_empty() {
             return;
         }
-        // Then: wait for the other engines, if that matters.
+        // Then: wait for the other engines, except to adopt a container that runs as desired.
         let record = &self.records[name];
         let desired = record.desired.clone();
         let has_loop = record.control_loop.is_some();
@@ -134,7 +134,7 @@ impl<C: Clock> WorkloadRecords<C> {
             .iter()
             .any(|existing| runs_as(existing, desired.as_ref()));
         let can_wait = has_loop || is_inactive || !runs_as_desired;
-        if can_wait && self.awaits_listings && self.listings.hold_up_hello() {
+        if can_wait && self.awaits_listings && self.listings.must_hello_wait() {
             if let Some(record) = self.records.get_mut(name) {
                 record.found = candidates;
             }
@@ -179,10 +179,11 @@ impl<C: Clock> WorkloadRecords<C> {
         record.adopt.extend(adopt);
     }
 
-    /// Leaves out containers that are not of this agent, and the one that the control loop of the
+    /// Drops the candidates that are not of this agent, and the one that the control loop of the
     /// workload has.
-    fn leave_accounted(&self, name: &Name, candidates: &mut Vec<Existing>) {
+    fn drop_accounted(&self, name: &Name, candidates: &mut Vec<Existing>) {
         let record = &self.records[name];
+        // The definition says whether the workload joins a pod of others.
         let mut definition = record.desired.as_ref();
         if let Some(control_loop) = &record.control_loop
             && definition.is_none()
@@ -336,7 +337,7 @@ impl<C: Clock> WorkloadRecords<C> {
         let kept = record.kept()?;
         let conditions = record.conditions.as_ref();
         if conditions.is_some_and(StartConditions::is_inactive) {
-            return None;
+            return None; // It must not run on this node.
         }
         if !kept.may_be_adopted || kept.start_again_for.is_some() {
             return None; // Another use of it is decided.

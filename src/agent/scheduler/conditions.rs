@@ -125,7 +125,8 @@ impl StartConditions {
         conditions.into_iter().flatten().flat_map(Condition::paths)
     }
 
-    /// Evaluates the conditions again: `known` says which paths exist.
+    /// Evaluates the conditions again: `known` says which paths exist. A condition with a path that
+    /// has not answered keeps its last result, unless the instance is staged.
     pub(crate) fn evaluate(
         &mut self,
         known: &BTreeMap<String, bool>,
@@ -143,7 +144,7 @@ impl StartConditions {
             }
         }
         if self.is_staged || !is_activation_known {
-            return;
+            return; // The activation is evaluated again.
         }
         self.activation.condition = None; // Its result is final.
         if self.is_inactive() {

@@ -80,9 +80,9 @@ impl Listings {
     }
 
     /// Whether a hello has to wait for the first listings.
-    pub(crate) fn hold_up_hello(&self) -> bool {
+    pub(crate) fn must_hello_wait(&self) -> bool {
         if self.is_over {
-            return false;
+            return false; // It has waited long enough.
         }
         self.runtimes.values().any(|listing| {
             matches!(
@@ -134,8 +134,9 @@ impl Listings {
     }
 
     /// Why a workload of this runtime cannot be started now, if so: a runtime that has not listed
-    /// its containers may have one of it.
-    pub(super) fn hold_up(&self, runtime: &str) -> Option<Note> {
+    /// its containers may have one of the workload. After the first wait, only its own runtime
+    /// matters.
+    pub(super) fn unlisted_note(&self, runtime: &str) -> Option<Note> {
         if !self.runtimes.contains_key(runtime) {
             return None; // It cannot be started at all.
         }

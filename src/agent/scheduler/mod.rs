@@ -396,14 +396,14 @@ impl<C: Clock> Scheduler<C> {
         self.workloads.recall_ends(runtime, &mut listed);
         listed.retain(|container| is_file_name(&container.instance));
         self.workloads.take_listed(runtime, listed);
-        self.must_report_all |= !self.all_reported;
+        self.must_report_all |= !self.all_reported; // The last report was not complete.
     }
 
     /// Acts on the hello once all engines have listed their containers, or had enough time for
     /// that. Until then, containers that run as desired are adopted, and no other target is set.
     fn finish_hello(&mut self) {
         if self.workloads.awaits_listings {
-            if self.workloads.listings.hold_up_hello() {
+            if self.workloads.listings.must_hello_wait() {
                 return;
             }
             self.workloads.on_listings_known();

@@ -175,15 +175,12 @@ impl<C: Clock> WorkloadRecords<C> {
             Some(control_loop) => control_loop.report(added),
             None => None,
         };
-        // First: the level, as far as it is reached. An instance that runs, waits to be started, or
-        // will not be created needs no preparation.
+        // First: the level that is reached, if it is the target. An instance that runs, waits to be
+        // started, or will not be created needs no preparation, so it counts as prepared.
         let stage = stage_of(added);
         let target = self.staged_level(record, added);
         if record.runs_or_awaits(added) || target == Some(PrepareLevel::None) {
-            progress.level = match target {
-                Some(target) => Some(stage.min(target)),
-                None => Some(stage),
-            };
+            progress.level = Some(stage.min(target.unwrap_or(stage)));
         } else if let Some(report) = report
             && target.is_some()
         {
@@ -269,7 +266,7 @@ impl<C: Clock> WorkloadRecords<C> {
         if let Some(conditions) = &record.conditions
             && conditions.is_inactive()
         {
-            return false;
+            return false; // The new instance will not be created.
         }
         match control_loop.report(new) {
             Some(report) => report.done.is_none() && !report.is_final,
@@ -286,7 +283,8 @@ impl<C: Clock> WorkloadRecords<C> {
         let Some(StagingBeforeStop::UnderWay) = &record.staging else {
             return;
         };
-        // Its report is that of the desired instance. The server may stage another one already.
+        // The report to follow is that of the desired instance. The server may stage another one by
+        // now.
         let (Some(control_loop), Some(desired)) = (&record.control_loop, &record.desired) else {
             return;
         };
@@ -303,7 +301,7 @@ impl<C: Clock> WorkloadRecords<C> {
         let until = self.context.clock.now() + UNDONE_WITHIN;
         let reason = report.failure.clone();
         record.staging = Some(StagingBeforeStop::Failed { reason, until });
-        self.evaluate_until(until);
+        self.evaluate_by(until);
     }
 
     /// Ends the waits for stagings that have failed and that the server has not rolled back in
@@ -369,7 +367,7 @@ impl<C: Clock> WorkloadRecords<C> {
         })
     }
 
-    /// The preparation of an instance that waits to be started, if it is prepared.
+    /// The preparation of an instance that waits to be started, if it may be prepared.
     fn waiting_next(&self, record: &WorkloadRecord<C>) -> Option<Preparation> {
         let added = record.waiting()?;
         let conditions = record.conditions.as_ref();
@@ -414,7 +412,8 @@ impl<C: Clock> WorkloadRecords<C> {
             return false;
         }
         for added in [record.staged(), record.waiting()].into_iter().flatten() {
-            if self.listings.hold_up(&added.workload.runtime).is_some() {
+            let unlisted = self.listings.unlisted_note(&added.workload.runtime);
+            if unlisted.is_some() {
                 return true;
             }
         }

@@ -150,8 +150,8 @@ impl WorkloadStateStore {
         self.entries.get(instance).map(|entry| &entry.state)
     }
 
-    /// Returns the dependencies that are not met. One is met if any of its instances has reached
-    /// the state, and `applies` to it.
+    /// Returns the dependencies that are not met. A dependency is met if any of its instances has
+    /// reached the state, and that instance `applies`.
     // [impl->swdd~workload-ready-to-create-on-fulfilled-dependencies~1]
     pub(crate) fn unmet(
         &self,

@@ -248,7 +248,7 @@ impl<C: Clock> ControlLoop<C> {
         Some(report)
     }
 
-    /// Sets the target of the loop.
+    /// Sets the target of the loop. The containers to `adopt` belong to the loop from then on.
     fn put(
         &mut self,
         run: RunTarget,
@@ -256,6 +256,7 @@ impl<C: Clock> ControlLoop<C> {
         next: Option<Preparation>,
         adopt: Vec<FoundContainer>,
     ) {
+        // First: since when `run` and `next` are as they are now.
         let number = self.target.number + 1;
         let is_earlier_followed = self.is_up_to_date();
         let earlier = self.target.run.added().map(|added| added.instance.clone());
@@ -265,6 +266,7 @@ impl<C: Clock> ControlLoop<C> {
         if self.target.next != next {
             self.next_since = number;
         }
+        // Then: the target.
         self.target = Target {
             number,
             run,
@@ -276,7 +278,8 @@ impl<C: Clock> ControlLoop<C> {
             adopt,
             ..self.target.clone()
         });
-        // The loop has taken the earlier target, and has sent no status since.
+        // Finally: the earlier instance. If the loop has taken that target, and has sent no status
+        // since, it may have begun to start the instance.
         if was_taken
             && !is_earlier_followed
             && let Some(earlier) = earlier
@@ -426,8 +429,8 @@ impl<C: Clock> WorkloadRecord<C> {
             return ExecutionState::with_info(Phase::PendingStartingFailed, info)
                 .because(Reason::CannotBeStaged);
         }
-        // First: all reasons. Programs decide by the first one, older ones by the beginning of the
-        // text.
+        // First: all reasons. Programs decide by the first of them, and older programs by the
+        // beginning of the text.
         let mut notes: Vec<Note> = Vec::new();
         let wait = &self.start_wait;
         notes.extend(wait.blocked.clone());
@@ -439,6 +442,7 @@ impl<C: Clock> WorkloadRecord<C> {
         };
         notes.extend(preparation);
         for (name, condition) in &wait.unmet {
+            // The first note names a dependency that is blocked itself.
             let is_named_already = wait.blocked.as_ref() == Some(&waits_for_blocked(name));
             if !is_named_already {
                 let text = reason::waits_for(name, *condition);
@@ -532,6 +536,7 @@ impl<C: Clock> WorkloadRecord<C> {
             return None;
         }
         let before = before?;
+        // A text says why the container could not be removed.
         if state.additional_info.is_empty() {
             return Some(before.clone());
         }
@@ -581,6 +586,7 @@ impl<C: Clock> WorkloadRecord<C> {
         }
         let earlier = before.get(instance);
         if self.waits != Waits::No {
+            // Before all engines have listed, a new instance may turn out to run already.
             if are_containers_known || earlier.is_some() {
                 shown.insert(instance.clone(), self.waiting_to_start());
             }
@@ -739,10 +745,10 @@ impl<C: Clock> WorkloadRecords<C> {
             }
             self.update_blocked();
         }
-        // Finally: targets and states. If all engines have listed just now, `on_listings_known` and
-        // a second call follow, which sets the targets. Those of this call would not name the
-        // instances to start, so control loops would remove the containers prepared for them.
-        let is_decided_next = self.awaits_listings && !self.listings.hold_up_hello();
+        // Finally: targets and states. If all engines have listed just now, this call sets no
+        // targets: `on_listings_known` and a second call follow. Targets of this call would not
+        // name the instances to start, so control loops would remove containers prepared for them.
+        let is_decided_next = self.awaits_listings && !self.listings.must_hello_wait();
         while let Some(name) = self.dirty.pop_first() {
             let _source = log_source(name.clone());
             if !is_decided_next {
@@ -844,7 +850,7 @@ impl<C: Clock> WorkloadRecords<C> {
             return;
         };
         let unmet = self.unmet(&desired);
-        let unlisted = self.listings.hold_up(&desired.workload.runtime);
+        let unlisted = self.listings.unlisted_note(&desired.workload.runtime);
         if let Some(record) = self.records.get_mut(name) {
             record.start_wait.unmet = unmet;
             record.start_wait.unlisted = unlisted;
@@ -1073,13 +1079,13 @@ impl<C: Clock> WorkloadRecords<C> {
         if let Some(conditions) = &conditions
             && conditions.is_open()
         {
-            self.evaluate_until(self.context.clock.now() + PRECONDITION_INTERVAL);
+            self.evaluate_by(self.context.clock.now() + PRECONDITION_INTERVAL);
         }
         conditions
     }
 
-    /// Evaluates the conditions again at this time at the latest.
-    pub(super) fn evaluate_until(&mut self, at: Instant) {
+    /// Plans to evaluate the conditions again, at this time at the latest.
+    pub(super) fn evaluate_by(&mut self, at: Instant) {
         self.conditions_due = Some(match self.conditions_due {
             Some(due) => due.min(at),
             None => at,
@@ -1202,7 +1208,7 @@ impl<C: Clock> WorkloadRecords<C> {
         }
         // Finally: the next time.
         for at in due {
-            self.evaluate_until(at);
+            self.evaluate_by(at);
         }
     }
 
