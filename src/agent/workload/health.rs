@@ -549,8 +549,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         Note::new(Reason::Alive, text)
     }
 
-    /// Stops the workload, whose `alive` condition has failed, and restarts it by its policy. Only
-    /// shows the failure if its `alive` block says so.
+    /// Stops the workload, whose `alive` condition has failed, and restarts it by its policy. If
+    /// its `alive` block says so, the failure is only shown.
     // [impl->swdd~agent-lifecycle-alive~1]
     fn on_not_alive(&mut self, report: &ProbeReport) {
         let note = self.alive_note(report);
@@ -660,7 +660,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 "Workload '{}' is not gone {limit} s after it was removed",
                 self.instance.workload
             );
-            self.report_not_gone(0);
+            self.report_not_gone(0); // After the deadline, no number of attempts is shown.
         } else if self.lifecycle.is_probing(Purpose::Ready) {
             self.on_ready_deadline();
         }

@@ -290,7 +290,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     ) -> Option<CallStep> {
         if let Some(call) = &next.call {
             if call.since + START_SLOT_MAX <= now {
-                next.cpu = None; // It would delay others.
+                next.cpu = None; // The slot of a long call would delay others.
             }
             return None;
         }
@@ -375,7 +375,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 self.watch_prepared(&next.added, &container.id);
                 return next.set_reached(container.level, Some(container));
             }
-            Ok(CallDone::Started(..)) => return,
+            Ok(CallDone::Started(..)) => return, // No step of a preparation starts a container.
             Err(error) => error,
         };
         // If the engine was called, there may be a container with an unknown id.

@@ -362,12 +362,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
         for instance in &gone {
             self.forget_if_gone(instance);
         }
-        // Finally: the next try, and the start that waits. A container that can be removed and is
-        // still in the list has failed.
+        // Finally: the next try, and the start that waits. If a container can be removed and is
+        // still in the list, its removal has failed.
         if self.can_remove_any() {
             self.removals.due = Some(self.after_failure());
         } else if !self.removals.is_empty() {
-            self.removals.due = Some(self.now()); // Until one can be removed, this is not due.
+            self.removals.due = Some(self.now()); // See `removals_due`: when one can be removed.
         }
         if !matches!(self.stage, LoopStage::AwaitingCleanup) {
             return;
@@ -450,13 +450,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
         debug!(
             "Workload '{name}' waits for '{runtime}', which may have a container of it: '{error}'"
         );
+        if self.has_given_up() {
+            return; // The state with the error of the last retry stays.
+        }
         let info = format!(
             "Waiting for '{runtime}', which may have a container of it: {}",
             error.reason()
         );
-        if !self.has_given_up() {
-            self.report(ExecutionState::with_info(Phase::PendingStarting, info));
-        }
+        self.report(ExecutionState::with_info(Phase::PendingStarting, info));
     }
 
     // -------------------------------------------- container of the current instance

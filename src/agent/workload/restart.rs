@@ -102,7 +102,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         // [impl->swdd~workload-control-loop-sends-workload-states~2]
         self.report(shown);
         if runs && matches!(self.stage, LoopStage::RestartAt(..)) {
-            self.stage = LoopStage::Idle; // It was started again by others.
+            self.stage = LoopStage::Idle; // Others have started the container again.
         }
     }
 
@@ -179,9 +179,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Notes whether the adopted container is created but not started. If its engine restarts it,
-    /// that lasts for a moment. If it was listed wrongly as running, it is never started: so it is
-    /// replaced after [`CREATED_MAX`].
+    /// Notes whether the adopted container is created but not started. This lasts for a moment if
+    /// its engine restarts it. It lasts forever if the container was listed wrongly as running, so
+    /// the container is replaced after [`CREATED_MAX`].
     fn note_only_created(&mut self, phase: Phase) {
         match phase {
             Phase::PendingStarting

@@ -98,7 +98,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
         self.stage = LoopStage::Idle;
         let now = self.now();
-        // First: a preparation under way becomes a part of the start, which its end continues.
+        // First: a preparation under way becomes a part of the start, which continues after it.
         if let Some(next) = &self.next
             && next.joins_start
             && let Some(call) = &next.call
@@ -159,7 +159,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
         self.open_notify_socket()?;
         let Some(current) = self.current() else {
-            return Err(RuntimeError::Cancelled);
+            return Err(RuntimeError::Cancelled); // Without a definition there is nothing to start.
         };
         let mut new = new_container(&self.context.calls.folder, &current)?;
         if self.control.is_none() && new.control_interface.is_some() {
@@ -379,6 +379,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn fail_for_good(&mut self, cause: &str) {
         error!("Failed to create workload with error: '{cause}'");
         self.note_start(StartProgress::Failed);
+        // Without an engine no files were written.
         if self.engine().is_some() {
             self.remove_folder(&self.files_folder());
         }

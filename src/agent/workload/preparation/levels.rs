@@ -116,20 +116,20 @@ fn highest(workload: &Workload, present: PresentContainers) -> PrepareLevel {
     };
     // The engine refuses to remove a container while another one shares its namespace.
     let joins_container = options.has_value("container:");
+    let detaches = options.has_short('d');
     let is_only_image = shares_name
         || restarts_itself
         || takes_ids
         || joins_container
         || options.has_any(&ONLY_IMAGE)
-        || options.has_short('d');
+        || detaches;
     if is_only_image {
         return PrepareLevel::Image;
     }
     // Finally: no initialised container, if it would hold what another one needs first.
-    let holds_resources = options.has_any(&HELD)
-        || options.has_part(&HELD_VALUES)
-        || options.has_short('p')
-        || options.has_short('P');
+    let publishes_ports = options.has_short('p') || options.has_short('P');
+    let holds_resources =
+        options.has_any(&HELD) || options.has_part(&HELD_VALUES) || publishes_ports;
     let is_containerd = *workload.runtime == *containerd::RUNTIME_NAME;
     if present == PresentContainers::OtherInstance || is_containerd || holds_resources {
         return PrepareLevel::Create;
@@ -201,7 +201,7 @@ fn short_options(word: &str) -> &str {
         return "";
     };
     if letters.starts_with('-') {
-        return "";
+        return ""; // It is a long option.
     }
     match letters.find(|letter| SHORT_WITH_VALUE.contains(letter)) {
         Some(index) => &letters[..=index],

@@ -58,8 +58,8 @@ impl PreparedRecord {
         }
     }
 
-    /// The record of a create that is under way. If this agent does not see its end, the next one
-    /// removes the container that it may have made.
+    /// The record of a create that is under way. If this agent ends before the create does, the
+    /// next agent removes the container that the create may have made.
     pub(crate) fn of_create(boot: &str) -> Self {
         Self {
             container: None,
