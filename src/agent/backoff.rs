@@ -54,8 +54,8 @@ pub(crate) struct RestartBackoff {
 }
 
 impl RestartBackoff {
-    /// Returns the value of a workload that was not started yet. Unless `enabled`, every restart is
-    /// immediate, except of a workload with rules of its own.
+    /// Returns the backoff of a workload that was not started yet. Unless `enabled`, restarts are
+    /// not delayed, except those of a workload with rules of its own.
     pub(crate) fn new(enabled: bool, rules: Option<Restart>) -> Self {
         Self {
             enabled,
@@ -85,6 +85,7 @@ impl RestartBackoff {
     /// Returns when to restart a workload that has just ended, or did not become ready; `None` when
     /// it has failed too often.
     ///
+    /// - If restarts are not delayed: at once.
     /// - After a success: at once, but two starts are at least [`RESTART_SPACING`] apart.
     /// - After a failure, by default: the first time as after a success, then later each time.
     /// - After a failure, by rules of the workload: later each time, from the first one on.

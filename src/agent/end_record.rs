@@ -52,7 +52,7 @@ pub(crate) fn kept(
     let text = connector.end_record(instance)?;
     let record: EndRecord = serde_json::from_str(&text).ok()?;
     if record.boot != boot || boot.is_empty() {
-        return None;
+        return None; // It was another boot, or the boot is not known.
     }
     let phase = if record.succeeded {
         Phase::Succeeded

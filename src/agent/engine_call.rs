@@ -206,8 +206,8 @@ impl ContainerCall {
         // Then: their facts. Before the create, so that a change during it is noticed as well.
         let paths = look(&paths, PREPARING_PATHS_WAIT)
             .map_err(|cause| RuntimeError::NotStarted(cause.into()))?;
-        // Finally: the container. If this agent does not see its end, the record is enough for the
-        // next one to remove it.
+        // Finally: the container. A record comes first, by which the next agent can remove the
+        // container if this agent ends during the create.
         let under_way = PreparedRecord::of_create(&self.context.boot);
         self.connector
             .note_prepared(&new.instance, &under_way.text());

@@ -239,7 +239,7 @@ impl Agent {
 
 /// Locks the folder while this agent runs. Otherwise a second agent of the same name would take the
 /// engine calls of the first one for those of an earlier agent and end them, and both would create
-/// containers of the same workloads.
+/// containers of the same workloads. `None` if the folder cannot be locked at all.
 fn own_folder(folder: &Path, name: &str) -> io::Result<Option<File>> {
     match File::open(folder).and_then(folder_lock::lock) {
         Ok(Some(lock)) => Ok(Some(lock)),
@@ -281,6 +281,7 @@ fn start_engines(
             podman::RUNTIME_NAME => "Error getting state from Podman.",
             _ => "Error getting state from Nerdctl.",
         };
+        // Its clones share which plays have failed.
         let kube = PodmanKubeConnector::new(&agent, children.clone());
         let connect = move || -> Connector {
             match runtime {

@@ -577,6 +577,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
                 watched.report(unknown.clone());
             }
         }
+        // The pause doubles with each further failure.
         let doublings = (self.failures - 2).min(8);
         let pause = POLL_INTERVAL * 2_u32.pow(doublings);
         self.list_at(now + pause.min(self.settings.repair_interval));

@@ -78,6 +78,7 @@ struct Calls {
 }
 
 impl SteppedLoops {
+    /// Returns an empty set of loops, and the function by which the agent starts them.
     fn new() -> (Self, StartLoop<ManualClock>) {
         let (start, started) = unbounded();
         let refuse = Arc::new(AtomicBool::new(false));
@@ -196,6 +197,7 @@ impl SteppedChecker {
         }
     }
 
+    /// Handles all commands, and reports changes of containers. Returns whether there were any.
     fn step(&mut self) -> bool {
         let mut worked = false;
         if !self.engine.is_silent() {
@@ -647,7 +649,7 @@ impl AgentRig {
             .0
     }
 
-    /// Its container ends with this code.
+    /// The container of a workload ends with this code.
     pub(crate) fn ends(&mut self, name: &str, code: i64) {
         self.engine
             .set_state(&self.container_of(name), ExecutionState::exited(code));

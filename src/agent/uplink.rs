@@ -158,9 +158,9 @@ impl Uplink {
                 recv(heartbeat.woken()) -> _ => {}
             }
         };
-        // Finally: the other threads are notified. Also after a clean end, since reports about
-        // other agents are outdated then as well. The scheduler is not, if the server has sent
-        // nothing: nothing depends on that connection, and there may be one each second.
+        // Finally: notify the other threads, also after a clean end, since reports about other
+        // agents are outdated then as well. If the server has sent nothing, the scheduler is not
+        // notified: nothing depends on such a connection, and there may be a new one each second.
         hangup.hang_up();
         self.outbox.disconnected();
         let has_sent_nothing = matches!(end, Ok(ReadEnd { greeted: false, .. }));
@@ -240,6 +240,7 @@ fn read(
             // Directly, since the scheduler would only delay it.
             control.deliver(response);
         } else if scheduler.send(SchedulerEvent::Server(message)).is_err() {
+            // The scheduler is gone only when the agent ends.
             return ReadEnd {
                 end: StreamEnd::Closed,
                 greeted,

@@ -262,7 +262,7 @@ impl UplinkOutbox {
             return;
         }
         if slots.cancels.len() >= CANCELS {
-            slots.cancels.pop_front();
+            slots.cancels.pop_front(); // The connection is about to be lost, see `CANCELS`.
         }
         slots.cancels.push_back(request);
         self.0.wake();

@@ -258,6 +258,7 @@ impl ControlMailbox {
         let before = std::mem::replace(self, Self::new(prefix));
         let mut cancels = Vec::new();
         for open in &before.open {
+            // The server does not have a lost subscription.
             if let RequestKind::Subscribe(subscription) = open.kind
                 && open.progress != RequestProgress::Lost
             {
@@ -289,7 +290,7 @@ impl ControlMailbox {
             return true;
         }
         if next.is_cancel() {
-            return false;
+            return false; // After it, fewer messages wait to be read.
         }
         let mut unread = 0;
         for response in &self.waiting {
@@ -307,7 +308,7 @@ impl ControlMailbox {
             .any(|open| open.progress == RequestProgress::UnderWay)
     }
 
-    /// Adds a request that is about to be sent.
+    /// Adds a request that is about to be sent. If too many have no response, forgets the oldest.
     ///
     /// # Errors
     /// A text for the workload, when it has too many subscriptions.
@@ -409,7 +410,8 @@ impl ControlMailbox {
     }
 
     /// Updates the open requests, since the connection to the server is lost:
-    /// - one that `is_queued` was not sent yet, so it waits for the next connection;
+    /// - one that `is_queued` was not sent yet, so it waits for the next connection, as a
+    ///   subscription that was lost before does;
     /// - logs have ended;
     /// - an event subscription is renewed on the next connection, if its masks were kept;
     /// - a cancel has succeeded, since the server has ended the subscription with the connection;

@@ -323,6 +323,7 @@ impl ControlInterface {
     pub(crate) fn end(self) {
         let name = &self.interface.workload;
         let mut registry = self.hub.shared.registry.lock();
+        // A newer interface of the workload may have taken its place.
         if let Some(newest) = registry.interfaces.get(name)
             && Arc::ptr_eq(newest, &self.interface)
         {

@@ -139,7 +139,7 @@ impl PipeIds {
 pub(crate) struct Pipes {
     ids: PipeIds,
     output: OwnedFd,
-    /// Names the FIFO without opening it, which takes a reader.
+    /// Names the FIFO. It can only be opened while a process reads it.
     input_place: OwnedFd,
     input: Option<Arc<OwnedFd>>,
     /// Capacity of `input`, in bytes.
@@ -203,7 +203,8 @@ fn create_fifo(place: &OwnedFd, name: &str, is_mounted: bool) -> io::Result<()> 
     Ok(())
 }
 
-/// Opens the folder of the FIFOs, in a folder that only the user of the agent can enter.
+/// Opens the folder of the FIFOs, in a folder that only the user of the agent can enter. Unless a
+/// running container has the folder mounted, makes it, or checks its owner and mode.
 fn open_place(folder: &Path, is_mounted: bool) -> io::Result<OwnedFd> {
     let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -373,7 +374,7 @@ impl Pipes {
     /// The pipe cannot be used any more.
     // [impl->swdd~agent-handles-control-interface-input-pipe-not-read~1]
     pub(crate) fn write(&mut self, message: &[u8], sent: usize) -> io::Result<WriteOutcome> {
-        // First: open the pipe, which takes a reader.
+        // First: open the pipe. This fails without a reader.
         if self.input.is_none() {
             match reopen(&self.input_place, OFlags::WRONLY) {
                 Ok(input) => {
@@ -404,8 +405,9 @@ impl Pipes {
         }
     }
 
-    /// Makes the pipe as large as a message of this size needs, and no larger. Some clients do not
-    /// wait for the second half of a message, so it is written as a whole if possible.
+    /// Makes the pipe large enough for a message of this size. Some clients do not wait for the
+    /// second half of a message, so it is written as a whole if possible. For a small message, the
+    /// pipe is made one page large, so that `poll` reports when it is drained.
     fn fit(&mut self, message: usize) {
         let small = message <= PIPE_SMALLEST;
         let fits = if small {
@@ -417,8 +419,8 @@ impl Pipes {
             return;
         }
         let Some(input) = &self.input else { return };
-        // The kernel refuses it to users with many large pipes. Then the message is written in
-        // parts.
+        // The kernel refuses more space to users with many large pipes. Then the message is written
+        // in parts.
         let size = message.clamp(PIPE_SMALLEST, PIPE_CONTENT_MAX);
         if let Ok(capacity) = fcntl_setpipe_size(input, size) {
             self.capacity = capacity;

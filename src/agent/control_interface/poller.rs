@@ -312,7 +312,7 @@ impl PipeLink {
         }
     }
 
-    /// Discards the responses to an earlier user of the pipes. The next one must not begin in the
+    /// Discards the responses to an earlier user of the pipes. The next user must not begin in the
     /// middle of a message.
     fn discard_unread(&mut self) {
         let is_begun = match self.sending.take() {
@@ -397,28 +397,28 @@ impl PipeLink {
         if self.broken {
             return None;
         }
+        // First: the next look for a reader, if there is something to write.
         let reader_due = match &self.absent {
             Some(absent) if self.has_something() => Some(absent.next),
             _ => None,
         };
+        // Then: the retry of a message that waits.
         let waits_since = match self.session.paused_since() {
             Some(since) => Some(since),
             None if self.is_waiting() => self.large_since(),
             None => None,
         };
-        let Some(waits_since) = waits_since else {
-            let dues = [reader_due, self.session.deadline(), self.slow_at()];
-            return dues.into_iter().flatten().min();
-        };
-        // Nothing is read while a message waits, so no message is late.
-        let retry_due = waits_since + ANSWER_MAX;
-        if retry_due <= now {
-            return reader_due; // From then on it is retried with each event.
+        if let Some(since) = waits_since {
+            let retry_due = since + ANSWER_MAX;
+            if retry_due <= now {
+                return reader_due; // It is retried with each event by now.
+            }
+            return Some(retry_due.min(reader_due.unwrap_or(retry_due)));
         }
-        match reader_due {
-            Some(reader_due) => Some(reader_due.min(retry_due)),
-            None => Some(retry_due),
-        }
+        // Finally: the end of the time for a message that is read. No message is read while one
+        // waits.
+        let dues = [reader_due, self.session.deadline(), self.slow_at()];
+        dues.into_iter().flatten().min()
     }
 
     /// Notes whether the message in hand is large. A new one begins to wait.
@@ -459,6 +459,7 @@ impl PipeLink {
             large.has_turn = true;
             large.since = now;
         }
+        // An earlier request without a response has been waited for long enough.
         self.interface.mailbox.lock().wait_no_longer();
         self.session.on_resume(now);
     }
@@ -557,7 +558,7 @@ impl PipeLink {
             self.act(now, shared);
         }
         if self.is_waiting() || self.session.paused_since().is_some() {
-            return;
+            return; // Nothing is read, so nothing is late.
         }
         let is_late = self.session.deadline().is_some_and(|at| at <= now);
         let is_slow = self.slow_at().is_some_and(|at| at <= now);
@@ -640,9 +641,9 @@ impl PipeLink {
     /// Begins to wait until the workload has read the last message.
     fn wait_until_drained(&mut self, now: Instant) {
         if self.pipes.reports_drained() {
-            self.full = true;
+            self.full = true; // `poll` wakes this thread.
         } else {
-            self.wait_for_reader(now);
+            self.wait_for_reader(now); // `poll` would report a drained pipe too early.
         }
     }
 

@@ -303,7 +303,8 @@ impl Ledger {
     /// Decides which versions are needed. Returns whether anything has changed.
     pub(super) fn apply(&mut self, needs: &ImageNeeds, history: usize) -> bool {
         let before = self.clone();
-        // First: versions that this ledger lacks, since the agent runs them without a start.
+        // First: versions that this ledger may lack, since their containers were adopted and not
+        // started.
         for (name, instances) in &needs.workloads {
             for added in &instances.started {
                 let runtime = &added.workload.runtime;
@@ -414,7 +415,8 @@ impl Ledger {
         all
     }
 
-    /// The images of a store in versions that are not needed. Another version may need them.
+    /// The images of a store in versions that are not needed, and superseded ones. Another version
+    /// may need them.
     pub(super) fn unneeded(&self, kind: StoreKind) -> Vec<UnneededImage> {
         let mut images = BTreeSet::new();
         for (workload, version) in self.versions(kind) {

@@ -238,7 +238,7 @@ pub(crate) type StartImageCall = Box<dyn Fn(ImageCall) -> io::Result<()> + Send>
 fn on_threads() -> StartImageCall {
     Box::new(|call| {
         let call = move || {
-            // It applies to this thread only, and to the engine calls that it makes.
+            // The priority applies to this thread only, and to the engine calls that it makes.
             if let Err(error) = rustix::process::nice(LOWEST_PRIORITY) {
                 debug!("Images are removed with the usual priority: '{error}'");
             }
@@ -649,7 +649,7 @@ impl<C: Clock> ImageKeeper<C> {
             CallKind::Survey,
             Box::new(move || {
                 let result = connector.image_store();
-                let _ = inbox.send(ImageEvent::Surveyed(kind, result)); // Gone at the end.
+                let _ = inbox.send(ImageEvent::Surveyed(kind, result)); // Gone with the agent.
             }),
         );
     }
@@ -762,7 +762,8 @@ impl<C: Clock> ImageKeeper<C> {
             CallKind::Removal,
             Box::new(move || {
                 let result = connector.remove_image(&removal.removal);
-                let _ = inbox.send(ImageEvent::Removed(kind, removal, result)); // Gone at the end.
+                // Gone with the agent.
+                let _ = inbox.send(ImageEvent::Removed(kind, removal, result));
             }),
         );
     }

@@ -214,7 +214,9 @@ impl Mount {
     }
 }
 
-/// Reads a line of `/proc/self/mountinfo`; `None` when it is no mount of control groups.
+/// Reads a line of `/proc/self/mountinfo`; `None` when it is no mount of control groups. Before the
+/// dash it has three numbers, the root and the mount point; after it, the type, the source and the
+/// options, which name the controllers.
 fn mount(line: &str) -> Option<Mount> {
     let (fields, source) = line.split_once(" - ")?;
     let mut source = source.split(' ');
@@ -302,10 +304,10 @@ impl<'t> Groups<'t> {
     }
 }
 
-/// The part of the path up to the last component that contains the container's id, with that.
+/// The part of the path that ends with the last component that contains the container's id.
 fn own_part<'t>(path: &'t str, id: &str) -> Option<&'t str> {
     if id.len() != ID_DIGITS || !id.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return None;
+        return None; // Other texts could be in a path by chance.
     }
     let begin = path.rfind(id)?;
     let rest = &path[begin + id.len()..];
