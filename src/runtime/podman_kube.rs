@@ -1165,7 +1165,7 @@ fn parse(manifest: &str) -> Result<Vec<Value>, YamlError> {
     Ok(documents.iter().map(value).collect())
 }
 
-/// Converts what was read to the type that is written again.
+/// Converts a node of the parser to the type that is written again.
 fn value(node: &Yaml) -> Value {
     match &node.content {
         Content::Text(text) => (**text).into(),
