@@ -8,6 +8,7 @@ use super::get::check_masks;
 use super::output::{self, Output, Table, TooWide, event_text, one_line};
 use super::rows::{entries, text};
 use super::session::{Context, Incoming, ServerLink};
+use ankaios_model::changes::{AGENT_LOST, SERVER_STARTED};
 use ankaios_model::field_path::{WILDCARD, parts};
 use ankaios_model::limits::{CHANGES_KEPT, CHANGES_OF_ONE_MAX};
 use ankaios_model::messages::AlteredFields;
@@ -44,11 +45,6 @@ fn has_value(node: &Node, path: &[&str], value: &str) -> bool {
 
 /// The part of the state with the last changes of states.
 pub(crate) const HISTORY: &str = "history";
-/// The state of an agent in a change when the server has lost it.
-const AGENT_LOST: &str = "AgentDisconnected";
-
-/// The state of the server in a change when it has started.
-const SERVER_STARTED: &str = "ServerStarted";
 
 /// The part [`HISTORY`] of the state; `None` if the server keeps none.
 pub(crate) fn history(state: &Node) -> Option<&[Node]> {

@@ -127,7 +127,7 @@ impl Context<'_> {
         let now = self.link.complete_state(&state_masks());
         if now.is_err() && update.rollback {
             self.output.warn(
-                "the update is not watched any more: it stays in force, whether it fails or not, unless the server guards it",
+                "the update is not watched any more: it stays active, whether it fails or not, unless the server guards it",
             );
         }
         let now = now?;
@@ -1327,7 +1327,7 @@ fn newest<'u>(
     None
 }
 
-/// The newest update that is open, or else the newest that is in force. If the newest of all was
+/// The newest update that is open, or else the newest that is active. If the newest of all was
 /// rolled back or withdrawn, users may mean it, so no earlier update is chosen.
 fn choose<'u>(updates: &[KnownUpdate<'u>]) -> Result<KnownUpdate<'u>> {
     use UpdatePhase::{Good, Kept, Replaced, Undone, Withdrawn};
@@ -1341,20 +1341,20 @@ fn choose<'u>(updates: &[KnownUpdate<'u>]) -> Result<KnownUpdate<'u>> {
     if let Some(open) = newest(updates, UpdatePhase::is_open) {
         return Ok(open);
     }
-    let in_force = newest(updates, |phase| matches!(phase, Good | Kept));
+    let active = newest(updates, |phase| matches!(phase, Good | Kept));
     if let Some(last) = newest(updates, |phase| phase != Replaced) {
         let end = match phase(last.node) {
-            Some(Undone) => "rolled back: what was there before it is in force",
-            Some(Withdrawn) => "withdrawn: nothing of it is in force",
+            Some(Undone) => "rolled back: what was there before it is active",
+            Some(Withdrawn) => "withdrawn: nothing of it is active",
             _ => "",
         };
         if !end.is_empty() {
             let id = last.id;
             let text = format!("the newest update, {id}, was {end}");
-            return Err(CliError::input(text, hint_of_earlier(in_force)));
+            return Err(CliError::input(text, hint_of_earlier(active)));
         }
     }
-    in_force.ok_or_else(|| {
+    active.ok_or_else(|| {
         CliError::input(
             "there is no update to roll back",
             "none in 'ank get updates' is open, GOOD or KEPT",
@@ -1362,8 +1362,8 @@ fn choose<'u>(updates: &[KnownUpdate<'u>]) -> Result<KnownUpdate<'u>> {
     })
 }
 
-fn hint_of_earlier(in_force: Option<KnownUpdate<'_>>) -> String {
-    let Some(KnownUpdate { id, node }) = in_force else {
+fn hint_of_earlier(active: Option<KnownUpdate<'_>>) -> String {
+    let Some(KnownUpdate { id, node }) = active else {
         return "no update in 'ank get updates' is open, GOOD or KEPT".to_owned();
     };
     let objects = objects(node);
@@ -1560,7 +1560,7 @@ impl Guarded {
             return true; // It waits only for agents that may never connect.
         }
         match phase(&self.update) {
-            // It is in force, and ends when all instances that it deletes have ended.
+            // It is active, and ends when all instances that it deletes have ended.
             Some(UpdatePhase::Good | UpdatePhase::Kept) => wait.has_ended(),
             _ => !self.is_open(),
         }
@@ -1688,7 +1688,7 @@ impl Context<'_> {
             }
             Some(UpdatePhase::Stuck) => {
                 let text = format!("update {id} failed and cannot be rolled back{because}");
-                let hint = "the update stays in force; see 'ank get workloads'";
+                let hint = "the update stays active; see 'ank get workloads'";
                 self.output.error(text, hint);
                 Ok(ExitCode::Failed)
             }

@@ -6,6 +6,7 @@
 
 pub mod access_rules;
 pub mod authorizer;
+pub mod changes;
 pub mod collect;
 pub mod complete_state;
 pub mod cycles;

@@ -6,6 +6,7 @@
 //! Thread: `server`; [`History`] is a plain value owned by [`crate::updates::Updates`]. `main`
 //! reads the file at the start, and the thread `store` owns it then.
 
+use ankaios_model::changes::{AGENT_CONNECTED, AGENT_LOST, SERVER_STARTED};
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::limits::{CHANGES_KEPT, CHANGES_OF_ONE_MAX};
 use ankaios_model::names::InstanceName;
@@ -30,11 +31,6 @@ const FILE_MAX: u64 = 1024 * 1024;
 pub const FILE: &str = "state-changes.jsonl";
 /// A shorter file that replaces it.
 const NEW_FILE: &str = "state-changes.jsonl.new";
-
-// The states of changes that are not of an instance.
-const AGENT_CONNECTED: &str = "AgentConnected";
-const AGENT_LOST: &str = "AgentDisconnected";
-const SERVER_STARTED: &str = "ServerStarted";
 
 /// One change. Texts that do not apply are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -468,7 +468,7 @@ impl Context<'_> {
             let names: Vec<&str> = trial.gone.iter().map(|name| &**name).collect();
             let names = names.join("', '");
             let text = format!(
-                "others deleted or replaced '{names}' meanwhile; all else of the update is in force"
+                "others deleted or replaced '{names}' meanwhile; all else of the update is active"
             );
             self.output
                 .error(text, "'ank diff' shows what is not as the manifests say");
@@ -488,7 +488,7 @@ impl Context<'_> {
     fn warned_if_unwatched<T>(&mut self, result: Result<T>) -> Result<T> {
         if result.is_err() {
             self.output.warn(
-                "the update is not watched any more: it stays in force, whether it fails or not, and nothing rolls it back",
+                "the update is not watched any more: it stays active, whether it fails or not, and nothing rolls it back",
             );
         }
         result
@@ -528,7 +528,7 @@ impl Context<'_> {
                     let reason = reason_of_refusal(&error.text).unwrap_or(&error.text);
                     let text = format!("the update failed and cannot be rolled back: {reason}");
                     self.output
-                        .error(text, "the update stays in force; see 'ank get workloads'");
+                        .error(text, "the update stays active; see 'ank get workloads'");
                     return Ok(ExitCode::Failed);
                 }
                 accepted => accepted?,

@@ -402,7 +402,7 @@ impl UpdateRecord {
         let number = self.number;
         if self.phase == UpdatePhase::Undone {
             return Some(format!(
-                "update {number} was rolled back: what was there before it is in force"
+                "update {number} was rolled back: what was there before it is active"
             ));
         }
         if let Some(successor) = &self.replaced_by {

@@ -178,7 +178,7 @@ fn each_end_of_an_update_has_its_text_and_exit_code() {
             ExitCode::Failed,
             format!(
                 "error: update 4 failed and cannot be rolled back: {reason}\n\
-                 hint: the update stays in force; see 'ank get workloads'\n"
+                 hint: the update stays active; see 'ank get workloads'\n"
             ),
         ),
         (
@@ -196,16 +196,14 @@ fn each_end_of_an_update_has_its_text_and_exit_code() {
                 .to_owned(),
         ),
     ] {
-        let is_in_force = ["GOOD", "KEPT"].contains(&phase);
+        let is_active = ["GOOD", "KEPT"].contains(&phase);
         let end = read("4", update(&[("phase", phase), ("reason", reason)]));
         let back = if phase == "UNDONE" {
             brought_back(Phase::Running).to_vec()
         } else {
             Vec::new()
         };
-        let ran = run(std::iter::once(end)
-            .chain(is_in_force.then(gone))
-            .chain(back));
+        let ran = run(std::iter::once(end).chain(is_active.then(gone)).chain(back));
         assert_eq!((ran.result.unwrap(), ran.err), (code, err), "{phase}");
         assert!(ran.server.is_done());
         let fields = ["phase", "reason", "cause", "waitsFor", "replacedBy"]

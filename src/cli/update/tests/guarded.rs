@@ -266,12 +266,12 @@ fn what_the_server_refuses_is_an_error() {
 fn rollback_without_number_takes_newest_open_or_active_update() {
     let undone = |id: u64| {
         Err(format!(
-            "the newest update, {id}, was rolled back: what was there before it is in force"
+            "the newest update, {id}, was rolled back: what was there before it is active"
         ))
     };
     let withdrawn = |id: u64| {
         Err(format!(
-            "the newest update, {id}, was withdrawn: nothing of it is in force"
+            "the newest update, {id}, was withdrawn: nothing of it is active"
         ))
     };
     let none = || Err("there is no update to roll back".to_owned());

@@ -176,7 +176,7 @@ fn tags_that_leave_the_mode_wait_for_the_condition() {
         is_final: false,
         unmet: unmet.map(str::to_owned),
     };
-    for (tags, is_in_force) in [(PARK, false), (DRIVE, true)] {
+    for (tags, is_active) in [(PARK, false), (DRIVE, true)] {
         rig.apply(&[&nav(tags)]).unwrap();
         rig.cluster.send(
             rig.a,
@@ -202,10 +202,10 @@ fn tags_that_leave_the_mode_wait_for_the_condition() {
                 .updates
                 .workloads()
                 .is_wanted(&report(None).instance),
-            is_in_force,
+            is_active,
             "{tags}"
         );
-        assert_eq!(rig.plan().1.is_empty(), is_in_force, "{tags}");
+        assert_eq!(rig.plan().1.is_empty(), is_active, "{tags}");
         rig.report(&report(None).instance, Phase::Removed);
     }
 }

@@ -164,7 +164,7 @@ fn update_is_switched_when_its_agent_has_prepared_it() {
 }
 
 #[test]
-fn undo_returns_what_was_in_force_before_the_update() {
+fn undo_returns_what_was_active_before_the_update() {
     let mut parts = Parts::new(false);
     let opened = parts.opened("2");
     let number = opened.number();

@@ -159,7 +159,7 @@ fn unknown_or_inactive_update_is_not_rolled_back() {
         ),
         (
             2,
-            "update 2 was rolled back: what was there before it is in force".to_owned(),
+            "update 2 was rolled back: what was there before it is active".to_owned(),
         ),
         (3, not_kept(3)),
         (5, not_kept(5)),

@@ -676,7 +676,7 @@ fn what_cannot_be_staged_and_cannot_be_undone_comes_into_force() {
 
 /// A server does not start with a stored state that has a cycle.
 #[test]
-fn what_is_in_force_comes_back_only_when_that_makes_no_cycle() {
+fn what_is_active_comes_back_only_when_that_makes_no_cycle() {
     let needs = |name: &str| format!(", dependencies: {{ {name}: ADD_COND_FAILED }}");
     let old = workload("db", "1", ROLLBACK, &needs("web"));
     let mut rig = Rig::with_agent(&[old.clone(), workload("web", "1", "", "")], PREPARES);

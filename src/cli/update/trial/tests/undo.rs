@@ -247,7 +247,7 @@ fn update_that_others_replaced_has_no_outcome() {
         (ran.result.unwrap(), ran.server.updates.len()),
         (ExitCode::Failed, 1)
     );
-    let error = "error: others deleted or replaced 'web' meanwhile; all else of the update is in force\nhint: ";
+    let error = "error: others deleted or replaced 'web' meanwhile; all else of the update is active\nhint: ";
     assert!(ran.err.starts_with(error), "{}", ran.err);
 }
 
@@ -262,18 +262,18 @@ fn an_undo_that_the_server_refuses_is_an_error() {
     let ran = run(steps);
     assert_eq!(ran.result.unwrap(), ExitCode::Failed);
     let error =
-        "error: the update failed and cannot be rolled back: why\nhint: the update stays in force";
+        "error: the update failed and cannot be rolled back: why\nhint: the update stays active";
     assert!(ran.err.contains(error), "{}", ran.err);
 }
 
 #[test]
-fn a_lost_connection_leaves_the_update_in_force_and_says_so() {
+fn a_lost_connection_leaves_the_update_active_and_says_so() {
     let ran = run(begun());
     assert_eq!(
         ran.result.unwrap_err().to_string(),
         "Connection to server interrupted: end of the script"
     );
-    let warning = "warn: the update is not watched any more: it stays in force, whether it fails or not, and nothing rolls it back\n";
+    let warning = "warn: the update is not watched any more: it stays active, whether it fails or not, and nothing rolls it back\n";
     assert_eq!(ran.err, warning);
 }
 
@@ -284,7 +284,7 @@ fn a_connection_lost_after_each_step_warns_of_the_update() {
         let steps = begun().into_iter().take(number).collect();
         let ran = run(steps);
         assert!(ran.result.is_err());
-        let warning = "the update is not watched any more: it stays in force";
+        let warning = "the update is not watched any more: it stays active";
         assert!(ran.err.contains(warning), "{number}: {}", ran.err);
     }
 }
