@@ -880,7 +880,7 @@ impl WaitState {
         // First choose the instances. If there are too many, a line is for the number of the
         // others.
         let room = lines_max.saturating_sub(1).max(1); // Below the heading.
-        let mut shown: Vec<&InstanceName> = self.watched.keys().collect();
+        let mut shown = self.without_replaced();
         let mut hidden = 0;
         if shown.len() > room {
             hidden = shown.len() - (room - 1);
@@ -924,6 +924,20 @@ impl WaitState {
             lines.extend(cut);
         }
         lines
+    }
+
+    /// All instances but the removed ones that another instance of their workload has replaced:
+    /// beside the new one, a row of the old one only raises the question which of them applies.
+    fn without_replaced(&self) -> Vec<&InstanceName> {
+        let present = self.names_where(|watched| watched.phase() != Some(Phase::Removed));
+        let mut shown = Vec::new();
+        for (instance, watched) in &self.watched {
+            let is_removed = watched.phase() == Some(Phase::Removed) && !watched.is_outstanding();
+            if !is_removed || !present.contains(&*instance.workload) {
+                shown.push(instance);
+            }
+        }
+        shown
     }
 
     /// The pause between frames without a terminal. It is longer for many workloads: otherwise a

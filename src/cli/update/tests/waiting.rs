@@ -507,6 +507,34 @@ fn a_removed_instance_does_not_go_back_to_stopping() {
 }
 
 #[test]
+fn removed_instance_has_a_row_until_another_replaces_it() {
+    let names_and_states = |state: &WaitState| {
+        let frame = state.frame(' ', 200, usize::MAX);
+        let mut rows = Vec::new();
+        for line in &frame[1..] {
+            rows.push(line.split_whitespace().collect::<Vec<_>>().join(" "));
+        }
+        rows
+    };
+    let mut state = wait_state(&["w.2.A"], &["w.1.A", "v.1.A"], &["A"]);
+    state.on_states(&[reported("w.1.A", Phase::StoppingRequestedAtRuntime, "")]);
+    state.on_states(&[reported("v.1.A", Phase::Removed, "")]);
+    let expected = [
+        "v A podman Removed",
+        "w A podman Stopping(RequestedAtRuntime)",
+        "w A podman Pending(Initial)",
+    ];
+    assert_eq!(names_and_states(&state), expected);
+    state.on_states(&[reported("w.1.A", Phase::Removed, "")]);
+    let expected = ["v A podman Removed", "w A podman Pending(Initial)"];
+    assert_eq!(names_and_states(&state), expected);
+    // All instances of a workload are removed.
+    state.on_states(&[reported("w.2.A", Phase::Removed, "")]);
+    let rows = names_and_states(&state);
+    assert!(rows.contains(&"w A podman Removed".to_owned()), "{rows:?}");
+}
+
+#[test]
 fn what_was_deleted_stands_above_what_replaced_it() {
     let (old, new, other) = (instance("w.b.A"), instance("w.a.A"), instance("v.c.A"));
     let mut state = wait_state(&["w.a.A", "v.c.A"], &["w.b.A"], &["A"]);
