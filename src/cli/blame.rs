@@ -67,8 +67,8 @@ fn fields(start: &Start, now: u64) -> Vec<Column> {
         Column::text("ID", "id", &instance.id).wide(),
         Column::new("STARTS", "starts", starts.to_string(), starts).wide(),
         waited.column("WAITED", "waitedMs"),
-        text_column("WAITED FOR", "waitedFor", &start.waited_for),
-        text_column("PREPARED", "prepared", &start.prepared),
+        Column::optional_text("WAITED FOR", "waitedFor", &start.waited_for),
+        Column::optional_text("PREPARED", "prepared", &start.prepared),
         started.column("START", "startMs"),
         ready.column("READY", "readyMs"),
         total.column("TOTAL", "totalMs"),
@@ -79,15 +79,6 @@ fn fields(start: &Start, now: u64) -> Vec<Column> {
         Column::data("runningAtMs", value(start.running)),
         Column::data("endedAtMs", value(start.ended)),
     ]
-}
-
-/// A column with a text. Programs get no value for an empty text.
-fn text_column(heading: &'static str, key: &str, text: &str) -> Column {
-    let mut for_programs = None;
-    if !text.is_empty() {
-        for_programs = Some(text);
-    }
-    Column::new(heading, key, one_line(text), value(for_programs))
 }
 
 /// The duration of a part of a start, which may continue.
@@ -287,6 +278,16 @@ fn between(from: Option<u64>, to: Option<u64>) -> Option<u64> {
 }
 
 impl Start {
+    /// The number of starts after the first one; `None` without a start. An earlier process of the
+    /// server, of which changes are kept in the complete state `state`, has counted other starts.
+    pub(crate) fn restarts(&self, state: &Node) -> Option<Known> {
+        let restarts = self.starts.checked_sub(1)?;
+        if events::was_known_earlier(state, &self.instance) {
+            return Some(Known::AtLeast(restarts));
+        }
+        Some(Known::Exactly(restarts))
+    }
+
     /// The time at which a dependency with `condition` on this instance was met.
     fn met(&self, condition: &str) -> Option<u64> {
         match AddCondition::parse(condition)? {
@@ -355,16 +356,36 @@ impl Start {
     }
 }
 
-/// How long an instance has its state, in milliseconds.
-pub(crate) enum Lasting {
+/// A number that may be known as a lower bound only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Known {
     Exactly(u64),
     AtLeast(u64),
 }
 
+impl Known {
+    pub(crate) fn number(self) -> u64 {
+        match self {
+            Self::Exactly(number) | Self::AtLeast(number) => number,
+        }
+    }
+
+    /// The cell of a table, in which `shown` is the number: `>` stands before a lower bound.
+    pub(crate) fn cell(self, shown: &str) -> String {
+        match self {
+            Self::Exactly(_) => shown.to_owned(),
+            Self::AtLeast(_) => format!(">{shown}"),
+        }
+    }
+}
+
 impl Start {
-    /// How long the instance is in the state `shown` at `now`; `None` without a report. `state` is
-    /// a complete state with the changes that the server keeps.
-    pub(crate) fn in_state(&self, now: u64, state: &Node, shown: &str) -> Option<Lasting> {
+    /// How many milliseconds the instance is in the state `shown` at `now`; `None` without a report.
+    /// `state` is a complete state with the changes that the server keeps.
+    pub(crate) fn in_state(&self, now: u64, state: &Node, shown: &str) -> Option<Known> {
+        if shown.starts_with("Stopping") {
+            return None; // The server keeps no time of the begin of a stop.
+        }
         let events = [
             self.desired,
             self.waiting,
@@ -377,15 +398,15 @@ impl Start {
         // First, a state from before the start of the server, if its change is kept. The time `now`
         // begins with the start of the server.
         if let Some(before) = events::before_server_start(state, &self.instance, shown) {
-            return Some(Lasting::Exactly(now.saturating_add(before)));
+            return Some(Known::Exactly(now.saturating_add(before)));
         }
         // Then, the last report. Without a report that it starts, it ran before the server knew it.
         let since_report = now.saturating_sub(last);
         let has_run = self.running.is_some() || self.ended.is_some();
         if has_run && self.starting.is_none() {
-            return Some(Lasting::AtLeast(since_report));
+            return Some(Known::AtLeast(since_report));
         }
-        Some(Lasting::Exactly(since_report))
+        Some(Known::Exactly(since_report))
     }
 }
 

@@ -4,15 +4,17 @@
 //! data.
 
 use super::args::{DescribeArguments, Format};
-use super::blame::{self, Lasting, Start, Starts};
+use super::blame::{self, Known};
 use super::error::{CliError, Result, meant_or};
 use super::events::{self, past_changes, time_of_change};
 use super::logs::has_container;
-use super::output::{Output, WARNING, all_lines, document, object, one_line, value};
+use super::output::{
+    Output, WARNING, all_lines, document, object, one_line, optional, row_data, value,
+};
 use super::rows::{self, Reasons, Row, text};
 use super::session::{Incoming, ServerLink};
 use super::top::{duration, sample_text, size};
-use super::update::{KnownUpdate, updates};
+use super::update::{self, KnownUpdate, updates};
 use super::version;
 use ankaios_model::execution_state::{PARTS_SEPARATOR, Phase};
 use ankaios_model::lifecycle::{self, Check, Lifecycle};
@@ -20,9 +22,10 @@ use ankaios_model::messages::LogsRequest;
 use ankaios_model::names::InstanceName;
 use ankaios_model::node::Node;
 use ankaios_model::reason::{ALIVE_PREFIX, GONE_PREFIX, READY_PREFIX};
+use ankaios_model::runtime_config::image_of;
 use ankaios_model::workload::AddCondition;
 use serde_yaml::Value;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Lines of each log that are shown.
 const LOG_LINES: i32 = 5;
@@ -31,10 +34,18 @@ const CHANGES_SHOWN: usize = 8;
 /// Longest wait for lines of logs: an agent that does not respond must not delay all else.
 const LOG_MAX: Duration = Duration::from_secs(2);
 
-/// Prints all that is known of the workload or the agent with the name in `arguments`.
+/// What is known of one object: for people with texts, for programs with values.
+struct Description {
+    shown: Value,
+    data: Value,
+}
+
+/// Prints all that is known of the workload or the agent with the name in `arguments`. `now` is the
+/// present time.
 // [impl->swdd~cli-describes-one-object~1]
 pub(crate) fn print(
     arguments: &DescribeArguments,
+    now: SystemTime,
     link: &mut dyn ServerLink,
     output: &mut Output,
 ) -> Result<()> {
@@ -56,7 +67,8 @@ pub(crate) fn print(
     }
     let state = link.complete_state(&masks)?;
     output.warn_of_storage(&state);
-    let reasons = Reasons::new(&state);
+    let mut reasons = Reasons::new(&state);
+    reasons.add_details(&state, now);
     // Then, describe the workload and the agent; both can have this name.
     let has_workload = state.at(&["desiredState", "workloads", name]).is_some()
         || reasons.rows.keys().any(|known| *known.workload == **name);
@@ -75,14 +87,15 @@ pub(crate) fn print(
     }
     // Finally, print them.
     if arguments.output != Format::Table {
-        return output.result(&document(&object(parts), arguments.output, false));
+        let data = parts.into_iter().map(|(kind, part)| (kind, part.data));
+        return output.result(&document(&object(data), arguments.output, false));
     }
     let mut lines = Vec::new();
     for (_, part) in &parts {
         if !lines.is_empty() {
             lines.push(String::new());
         }
-        lines.extend(all_lines(part));
+        lines.extend(all_lines(&part.shown));
     }
     output.result(&(lines.join("\n") + "\n"))
 }
@@ -100,15 +113,11 @@ fn unknown(name: &str, state: &Node) -> CliError {
 
 /// An entry of a description. It is left out without a text.
 fn entry(key: &'static str, text: &str) -> (&'static str, Value) {
-    let text = one_line(text);
-    if text.is_empty() {
-        return (key, Value::Null);
-    }
-    (key, text.into())
+    (key, optional(&one_line(text)))
 }
 
 /// An entry with a list. It is left out without items.
-fn list(key: &'static str, items: Vec<String>) -> (&'static str, Value) {
+fn list<I: Into<Value>>(key: &'static str, items: Vec<I>) -> (&'static str, Value) {
     if items.is_empty() {
         return (key, Value::Null);
     }
@@ -125,7 +134,7 @@ fn tags(object: &Node) -> Vec<String> {
 }
 
 /// The description of a workload.
-fn workload(name: &str, state: &Node, reasons: &Reasons, link: &mut dyn ServerLink) -> Value {
+fn workload(name: &str, state: &Node, reasons: &Reasons, link: &mut dyn ServerLink) -> Description {
     let empty = Node::empty();
     let definition = rows::definition(state, name).unwrap_or(&empty);
     let runtime = text(definition, &["runtime"]);
@@ -135,56 +144,75 @@ fn workload(name: &str, state: &Node, reasons: &Reasons, link: &mut dyn ServerLi
         // The state of the instance has the mistake in a block that cannot be read.
         Ok(None) | Err(_) => Lifecycle::default(),
     };
-    let starts = Starts::of(state).ok(); // Not every server keeps the times of starts.
+    // First, its instances.
+    let mut shown_instances = Vec::new();
     let mut instances = Vec::new();
     for instance in reasons.rows.keys() {
         if *instance.workload == *name {
-            let described = described_instance(instance, state, reasons, starts.as_ref(), &block);
-            instances.push(described);
+            let described = described_instance(instance, state, reasons, &block);
+            shown_instances.push(described.shown);
+            instances.push(described.data);
         }
     }
-    if instances.is_empty() {
-        instances.push(object([entry("state", "it has no instance")]));
+    if shown_instances.is_empty() {
+        shown_instances.push(object([entry("state", "it has no instance")]));
     }
+    // Then, the workloads that it needs, and those that need it.
     let restarts = rows::restarts_with_dependencies(state, name);
     let mut needs = Vec::new();
     for (needed, condition) in definition.entries("dependencies") {
         let condition = text(condition, &[]);
-        let mut need = dependency(needed, condition, needed, reasons);
-        if restarts && condition == AddCondition::Running.as_str() {
-            need.push_str(", restarts with it");
-        }
+        let mut need = Dependency::new(needed, condition, needed, reasons);
+        need.restarts = restarts && condition == AddCondition::Running.as_str();
         needs.push(need);
     }
     let mut users = Vec::new();
     for (user, condition) in reasons.users(name) {
-        users.push(dependency(user, condition, name, reasons));
+        users.push(Dependency::new(user, condition, name, reasons));
     }
-    object([
+    // Then, what happened to it, and what it does now.
+    let changes = last_changes(name, state);
+    let last_update = last_update(name, state);
+    let usage = usage(name, reasons, link);
+    let lines = last_lines(name, reasons, link);
+    // Finally, all of it in both forms.
+    let image = image_of(config);
+    let restart_policy = text(definition, &["restartPolicy"]);
+    let shown = object([
         entry("workload", name),
         entry("runtime", runtime),
-        entry("image", image(config)),
-        entry("restartPolicy", text(definition, &["restartPolicy"])),
+        entry("image", &image),
+        entry("restartPolicy", restart_policy),
         list("tags", tags(definition)),
+        ("instances", Value::Sequence(shown_instances)),
+        list("needs", needs.iter().map(Dependency::text).collect()),
+        list("neededBy", users.iter().map(Dependency::text).collect()),
+        list("lastChanges", changes.iter().map(change_text).collect()),
+        entry(
+            "lastUpdate",
+            &last_update.map(update_text).unwrap_or_default(),
+        ),
+        entry(
+            "usage",
+            &usage.as_ref().map(sample_text).unwrap_or_default(),
+        ),
+        list("lastLines", lines.clone()),
+    ]);
+    let data = object([
+        entry("name", name),
+        entry("runtime", runtime),
+        entry("image", &image),
+        entry("restartPolicy", restart_policy),
+        ("tags", value(definition.get("tags"))),
         ("instances", Value::Sequence(instances)),
-        list("needs", needs),
-        list("neededBy", users),
-        list("lastChanges", last_changes(name, state)),
-        entry("lastUpdate", &last_update(name, state)),
-        entry("usage", &usage(name, reasons, link)),
-        list("lastLines", last_lines(name, reasons, link)),
-    ])
-}
-
-/// The image at the top of the text of a `runtimeConfig`; empty if there is none: the images of a
-/// pod are further below.
-fn image(config: &str) -> &str {
-    for line in config.lines() {
-        if let Some(image) = line.strip_prefix("image:") {
-            return image.trim().trim_matches(['"', '\'']);
-        }
-    }
-    ""
+        list("needs", needs.iter().map(Dependency::data).collect()),
+        list("neededBy", users.iter().map(Dependency::data).collect()),
+        list("lastChanges", changes.iter().map(change_data).collect()),
+        ("lastUpdate", last_update.map_or(Value::Null, update_data)),
+        ("usage", value(usage)),
+        list("lastLines", lines),
+    ]);
+    Description { shown, data }
 }
 
 /// The description of an instance. `block` is the lifecycle of its workload.
@@ -192,50 +220,77 @@ fn described_instance(
     instance: &InstanceName,
     state: &Node,
     reasons: &Reasons,
-    starts: Option<&Starts>,
     block: &Lifecycle,
-) -> Value {
-    let row = reasons.explained(instance);
-    let mut since = String::new();
-    let mut count = None;
-    if let Some(starts) = starts
-        && let Some(start) = starts.all.iter().find(|one| one.instance == *instance)
-    {
-        since = since_text(start, starts.now, state, &row);
-        // The count begins with the process of the server. It would be too low if an earlier
-        // process knew the instance, so none is shown then.
-        if start.starts > 0 && !events::was_known_earlier(state, instance) {
-            count = Some(start.starts);
-        }
-    }
-    if row.phase == Some(Phase::AgentDisconnected) {
-        // The start was before the loss of the agent. This state began with the loss.
-        since = events::lost_at(state, &instance.agent);
-    }
-    let mut info = row.info.clone();
+) -> Description {
+    let mut row = reasons.explained(instance);
     let is_absent = state.at(&["agents", &*instance.agent]).is_none();
     // Without its agent, nothing else says why a new instance does not start.
-    if info.is_empty() && row.phase == Some(Phase::PendingInitial) && is_absent {
-        info = format!(
+    if row.info.is_empty() && row.phase == Some(Phase::PendingInitial) && is_absent {
+        row.info = format!(
             "waits for agent '{}', which is not connected",
             instance.agent
         );
     }
-    object([
+    // The count begins with the process of the server. It would be too low if an earlier process
+    // knew the instance, so none is shown then.
+    let starts = match row.restarts {
+        Some(Known::Exactly(restarts)) => Some(restarts + 1),
+        Some(Known::AtLeast(_)) | None => None,
+    };
+    let checks = checks(block, &row);
+    let shown = object([
         entry("agent", &instance.agent),
         entry("id", &instance.id),
         entry("state", &row.state),
-        entry("since", &since),
-        entry("info", &info),
-        ("starts", value(count)),
-        list("checks", checks(block, &row)),
-    ])
+        entry("since", &since_text(&row)),
+        entry("info", &row.info),
+        ("starts", value(starts)),
+        list("checks", checks.iter().map(ShownCheck::text).collect()),
+    ]);
+    let mut data = row_data(rows::fields(instance, &row));
+    if let Value::Mapping(map) = &mut data
+        && !checks.is_empty()
+    {
+        let checks: Vec<Value> = checks.iter().map(ShownCheck::data).collect();
+        map.insert("checks".into(), checks.into());
+    }
+    Description { shown, data }
+}
+
+/// A check of an instance.
+struct ShownCheck {
+    /// Its key in the lifecycle.
+    key: &'static str,
+    check: String,
+    /// The pause between two of them; `None` if it is not repeated.
+    every: Option<Duration>,
+    result: String,
+}
+
+impl ShownCheck {
+    fn text(&self) -> String {
+        let every = match self.every {
+            Some(every) => format!(" every {every:?}"),
+            None => String::new(),
+        };
+        format!("{}: {}{every}, {}", self.key, self.check, self.result)
+    }
+
+    fn data(&self) -> Value {
+        let every = self.every.map(|every| every.as_millis() as u64);
+        object([
+            entry("name", self.key),
+            entry("check", &self.check),
+            ("everyMs", value(every)),
+            entry("result", &self.result),
+        ])
+    }
 }
 
 /// The checks of an instance, each with its last result. The state has the result of a check that
 /// does not pass.
 // [impl->swdd~cli-describes-checks~1]
-fn checks(block: &Lifecycle, row: &Row) -> Vec<String> {
+fn checks(block: &Lifecycle, row: &Row) -> Vec<ShownCheck> {
     let is_running = row.phase == Some(Phase::Running);
     let mut checks = Vec::new();
     if let Some(ready) = &block.ready {
@@ -245,11 +300,15 @@ fn checks(block: &Lifecycle, row: &Row) -> Vec<String> {
             _ => "not checked now",
         };
         let result = result_of_check(READY_PREFIX, &ready.check, row).unwrap_or(otherwise);
-        let every = match ready.check {
-            Check::Notify => String::new(), // The workload reports it once.
-            _ => format!(" every {:?}", ready.pace.period),
-        };
-        checks.push(format!("ready: {}{every}, {result}", ready.check));
+        checks.push(ShownCheck {
+            key: "ready",
+            check: ready.check.to_string(),
+            every: match ready.check {
+                Check::Notify => None, // The workload reports it once.
+                _ => Some(ready.pace.period),
+            },
+            result: result.to_owned(),
+        });
     }
     if let Some(alive) = &block.alive {
         let otherwise = if is_running {
@@ -258,17 +317,25 @@ fn checks(block: &Lifecycle, row: &Row) -> Vec<String> {
             "not checked now"
         };
         let result = result_of_check(ALIVE_PREFIX, &alive.check, row).unwrap_or(otherwise);
-        let every = match alive.check {
-            Check::Notify => alive.pace.timeout, // The workload reports within this time.
-            _ => alive.pace.period,
-        };
-        checks.push(format!("alive: {} every {every:?}, {result}", alive.check));
+        checks.push(ShownCheck {
+            key: "alive",
+            check: alive.check.to_string(),
+            every: match alive.check {
+                Check::Notify => Some(alive.pace.timeout), // The workload reports within this time.
+                _ => Some(alive.pace.period),
+            },
+            result: result.to_owned(),
+        });
     }
     if let Some(gone) = &block.gone {
         let otherwise = "checked when it is removed";
         let result = result_of_check(GONE_PREFIX, &gone.check, row).unwrap_or(otherwise);
-        let every = gone.pace.period;
-        checks.push(format!("gone: {} every {every:?}, {result}", gone.check));
+        checks.push(ShownCheck {
+            key: "gone",
+            check: gone.check.to_string(),
+            every: Some(gone.pace.period),
+            result: result.to_owned(),
+        });
     }
     checks
 }
@@ -283,85 +350,120 @@ fn result_of_check<'r>(prefix: &str, check: &Check, row: &'r Row) -> Option<&'r 
 }
 
 /// The time since an instance has its state, for people; empty if nothing is known.
-fn since_text(start: &Start, now: u64, state: &Node, row: &Row) -> String {
-    match start.in_state(now, state, &row.state) {
-        Some(Lasting::Exactly(time)) => format!("{} ago", duration(time as f64)),
-        Some(Lasting::AtLeast(time)) => format!("at least {} ago", duration(time as f64)),
-        None => String::new(),
+fn since_text(row: &Row) -> String {
+    match row.since.lasting {
+        Some(Known::Exactly(time)) => format!("{} ago", duration(time as f64)),
+        Some(Known::AtLeast(time)) => format!("at least {} ago", duration(time as f64)),
+        None => row.since.time.clone(),
     }
 }
 
-/// The text about a dependency: the name `shown` of one of its two workloads, and whether the one
-/// called `needed` meets the condition.
-fn dependency(shown: &str, condition: &str, needed: &str, reasons: &Reasons) -> String {
-    let awaited = match AddCondition::parse(condition) {
-        Some(AddCondition::Running) => "running",
-        Some(AddCondition::Succeeded) => "succeeded",
-        Some(AddCondition::Failed) => "failed",
-        None => condition,
-    };
-    let is_met = reasons.rows_of(needed).any(|row| row.fulfils(condition));
-    let met = if is_met { "met" } else { "not met" };
-    one_line(&format!("{shown} ({awaited}, {met})"))
+/// A dependency between the described workload and another one.
+struct Dependency<'s> {
+    /// The other one.
+    workload: &'s str,
+    condition: &'s str,
+    is_met: bool,
+    /// The described workload is restarted with it.
+    restarts: bool,
+}
+
+impl<'s> Dependency<'s> {
+    /// The dependency that has `workload` at its other end. The workload `needed` must meet the
+    /// condition.
+    fn new(workload: &'s str, condition: &'s str, needed: &str, reasons: &Reasons) -> Self {
+        Self {
+            workload,
+            condition,
+            is_met: reasons.rows_of(needed).any(|row| row.fulfils(condition)),
+            restarts: false,
+        }
+    }
+
+    fn text(&self) -> String {
+        let awaited = match AddCondition::parse(self.condition) {
+            Some(AddCondition::Running) => "running",
+            Some(AddCondition::Succeeded) => "succeeded",
+            Some(AddCondition::Failed) => "failed",
+            None => self.condition,
+        };
+        let met = if self.is_met { "met" } else { "not met" };
+        let mut shown = one_line(&format!("{} ({awaited}, {met})", self.workload));
+        if self.restarts {
+            shown.push_str(", restarts with it");
+        }
+        shown
+    }
+
+    fn data(&self) -> Value {
+        object([
+            entry("workload", self.workload),
+            entry("condition", self.condition),
+            ("isMet", self.is_met.into()),
+            ("restartsWithIt", value(self.restarts.then_some(true))),
+        ])
+    }
 }
 
 /// The last changes of the state of a workload that the server keeps, oldest first. They show why
 /// it was restarted, for example.
-fn last_changes(name: &str, state: &Node) -> Vec<String> {
+fn last_changes(name: &str, state: &Node) -> Vec<Node> {
     let history = events::history(state).unwrap_or_default();
-    let mut changes = Vec::new();
-    for change in past_changes(history, UNIX_EPOCH, &[name.to_owned()]) {
-        let mut shown = time_of_change(&change);
-        // The loss or connection of an agent has no workload.
-        if text(&change, &["workload"]).is_empty() {
-            shown.push_str(&format!(" {}", text(&change, &["agent"])));
-        }
-        for key in ["state", "info"] {
-            let text = text(&change, &[key]);
-            if !text.is_empty() {
-                shown.push_str(&format!(" {text}"));
-            }
-        }
-        changes.push(one_line(&shown));
-    }
+    let mut changes = past_changes(history, UNIX_EPOCH, &[name.to_owned()]);
     let first = changes.len().saturating_sub(CHANGES_SHOWN);
     changes.split_off(first)
 }
 
-/// The newest guarded update of a workload, its phase and reason.
-fn last_update(name: &str, state: &Node) -> String {
-    for KnownUpdate { id, node: update } in updates(state).into_iter().rev() {
-        if update.at(&["workloads", name]).is_none() {
-            continue;
-        }
-        let mut shown = format!("{id}, {}", text(update, &["phase"]));
-        for key in ["accepted", "reason"] {
-            let text = text(update, &[key]);
-            if !text.is_empty() {
-                shown.push_str(&format!(", {text}"));
-            }
-        }
-        return shown;
+fn change_text(change: &Node) -> String {
+    let mut shown = time_of_change(change);
+    // The loss or connection of an agent has no workload.
+    if text(change, &["workload"]).is_empty() {
+        shown.push_str(&format!(" {}", text(change, &["agent"])));
     }
-    String::new()
+    for key in ["state", "info"] {
+        let text = text(change, &[key]);
+        if !text.is_empty() {
+            shown.push_str(&format!(" {text}"));
+        }
+    }
+    one_line(&shown)
 }
 
-/// The CPU, memory and so on of the first instance that has an agent; empty if unknown.
-fn usage(name: &str, reasons: &Reasons, link: &mut dyn ServerLink) -> String {
+fn change_data(change: &Node) -> Value {
+    value(Some(events::change_data(change)))
+}
+
+/// The newest guarded update of a workload.
+fn last_update<'s>(name: &str, state: &'s Node) -> Option<KnownUpdate<'s>> {
+    let mut newest_first = updates(state).into_iter().rev();
+    newest_first.find(|update| update.node.at(&["workloads", name]).is_some())
+}
+
+/// The number of an update, its phase and reason.
+fn update_text(KnownUpdate { id, node }: KnownUpdate<'_>) -> String {
+    let mut shown = format!("{id}, {}", text(node, &["phase"]));
+    for key in ["accepted", "reason"] {
+        let text = text(node, &[key]);
+        if !text.is_empty() {
+            shown.push_str(&format!(", {text}"));
+        }
+    }
+    shown
+}
+
+fn update_data(KnownUpdate { id, node }: KnownUpdate<'_>) -> Value {
+    row_data(update::fields(id, node))
+}
+
+/// The CPU, memory and so on of the first instance that has an agent; `None` if unknown.
+fn usage(name: &str, reasons: &Reasons, link: &mut dyn ServerLink) -> Option<Node> {
     let mut all = reasons.rows.keys();
-    let first = all.find(|known| *known.workload == *name && !known.agent.is_empty());
-    let Some(instance) = first else {
-        return String::new();
-    };
+    let instance = all.find(|known| *known.workload == *name && !known.agent.is_empty())?;
     let mask = format!("usage.{}", instance.agent);
     let path = ["usage", &*instance.agent, "workloads", name, &*instance.id];
     // An older server refuses this part of the state, or has none.
-    if let Ok(state) = link.complete_state(&[&mask])
-        && let Some(sample) = state.at(&path)
-    {
-        return sample_text(sample);
-    }
-    String::new()
+    let state = link.complete_state(&[&mask]).ok()?;
+    state.at(&path).cloned()
 }
 
 /// The last lines of all instances with a container. Lines after [`LOG_MAX`] are left out.
@@ -404,48 +506,66 @@ fn last_lines(name: &str, reasons: &Reasons, link: &mut dyn ServerLink) -> Vec<S
 }
 
 /// The description of an agent. One that is not connected has no load and no tags.
-fn agent(name: &str, state: &Node, reasons: &Reasons) -> Value {
+fn agent(name: &str, state: &Node, reasons: &Reasons) -> Description {
     let empty = Node::empty();
-    let mut agent = &empty;
-    let mut connection = "not connected".to_owned();
-    let mut since = events::lost_at(state, name);
-    if let Some(connected) = state.at(&["agents", name]) {
-        agent = connected;
-        connection = "connected".to_owned();
-        since = version::connected_at(state, name);
-    }
-    if !since.is_empty() {
-        connection.push_str(&format!(" since {since}"));
-    }
+    let connected = state.at(&["agents", name]);
+    let agent = connected.unwrap_or(&empty);
     let mut program = &empty;
     if let Some(known) = state.at(&[version::PART, "agents", name]) {
         program = known;
     }
-    let cpu = match load(agent, "cpuUsage") {
-        Some(percent) => format!("{percent}%"),
-        None => String::new(),
-    };
-    let memory = match load(agent, "freeMemory") {
-        Some(bytes) => size(bytes as f64),
-        None => String::new(),
-    };
+    // First, since when it is connected or not.
+    let mut connection = "not connected".to_owned();
+    let mut since = events::lost_at(state, name);
+    let mut since_key = "disconnectedSince";
+    if connected.is_some() {
+        connection = "connected".to_owned();
+        since = version::connected_at(state, name);
+        since_key = "connectedSince";
+    }
+    if !since.is_empty() {
+        connection.push_str(&format!(" since {since}"));
+    }
+    // Then, its load.
+    let cpu = load(agent, "cpuUsage");
+    let memory = load(agent, "freeMemory");
+    let cpu_text = cpu.map(|percent| format!("{percent}%"));
+    let memory_text = memory.map(|bytes| size(bytes as f64));
+    // Then, its workloads.
+    let mut shown_workloads = Vec::new();
     let mut workloads = Vec::new();
     for instance in reasons.rows.keys() {
         if *instance.agent == *name {
-            let state = reasons.explained(instance).state;
-            workloads.push(format!("{} ({state})", instance.workload));
+            let row = reasons.explained(instance);
+            shown_workloads.push(format!("{} ({})", instance.workload, row.state));
+            workloads.push(row_data(rows::fields(instance, &row)));
         }
     }
-    object([
+    // Finally, all of it in both forms.
+    let version = text(program, &["version"]);
+    let engine = text(program, &["engine"]);
+    let shown = object([
         entry("agent", name),
         entry("connection", &connection),
-        entry("version", text(program, &["version"])),
-        entry("engine", text(program, &["engine"])),
-        entry("cpuUsage", &cpu),
-        entry("freeMemory", &memory),
+        entry("version", version),
+        entry("engine", engine),
+        ("cpuUsage", value(cpu_text)),
+        ("freeMemory", value(memory_text)),
         list("tags", tags(agent)),
+        list("workloads", shown_workloads),
+    ]);
+    let data = object([
+        entry("name", name),
+        ("isConnected", connected.is_some().into()),
+        entry(since_key, &since),
+        entry("version", version),
+        entry("engine", engine),
+        ("cpuUsage", value(cpu)),
+        ("freeMemory", value(memory)),
+        ("tags", value(agent.get("tags"))),
         list("workloads", workloads),
-    ])
+    ]);
+    Description { shown, data }
 }
 
 /// A number in the load of an agent.
@@ -506,19 +626,30 @@ mod tests {
     }
 
     fn described(name: &str, steps: Vec<Step>) -> Result<String, (String, String)> {
+        described_as(Format::Table, name, steps)
+    }
+
+    /// Describes an object 1,000 seconds after the begin of 1970.
+    fn described_as(
+        output: Format,
+        name: &str,
+        steps: Vec<Step>,
+    ) -> Result<String, (String, String)> {
         let arguments = DescribeArguments {
-            output: Format::Table,
+            output,
             name: name.to_owned(),
         };
-        let played = play(None, steps, |link, output| print(&arguments, link, output));
+        let now = UNIX_EPOCH + Duration::from_secs(1_000);
+        let played = play(None, steps, |link, output| {
+            print(&arguments, now, link, output)
+        });
         let out = played.out;
         let result = played.result.map(|()| out);
         result.map_err(|error| (error.to_string(), error.hint()))
     }
 
-    // [utest->swdd~cli-describes-one-object~1]
-    #[test]
-    fn description_of_a_workload_has_all_that_is_known() {
+    /// The responses to a description of `web`, which uses 3 processes and has printed a line.
+    fn steps_of_web(cluster: Node) -> Vec<Step> {
         let web = instance("web.1.A");
         let line = LogEntry {
             instance: web.clone(),
@@ -528,14 +659,117 @@ mod tests {
         let used = Node::map([("pids", Node::Number(3))]);
         let used = Node::map([("web", Node::map([("1", used)]))]);
         let usage = Node::map([("A", Node::map([("workloads", used)]))]);
-        let steps = vec![
-            Step::State(cluster()),
+        vec![
+            Step::State(cluster),
             Step::State(Node::map([("usage", usage)])),
             Step::Logs(vec![web.clone()]),
             Step::Log(Incoming::Lines(vec![line])),
             Step::Log(Incoming::Stopped(web)),
-        ];
-        let text = described("web", steps).unwrap();
+        ]
+    }
+
+    fn json_of(name: &str, steps: Vec<Step>) -> serde_json::Value {
+        let text = described_as(Format::Json, name, steps).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn document_of_a_workload_has_values_in_place_of_sentences() {
+        let mut cluster = cluster();
+        let web = cluster.at_mut(&["desiredState", "workloads", "web"]);
+        let web = web.unwrap().as_map_mut().unwrap();
+        let config =
+            "image: 'nginx:1'\nlifecycle: { alive: { tcp: { port: 80 }, periodMs: 500 } }\n";
+        web.insert("runtimeConfig", Node::text(config));
+        web.insert("tags", Node::map([("team", Node::text("maps"))]));
+        let change = Node::map([
+            ("at", Node::Number(120_000)),
+            ("agent", Node::text("A")),
+            ("workload", Node::text("web")),
+            ("state", Node::text("Failed(ExecFailed)")),
+            ("info", Node::text("Exit code: '1'")),
+        ]);
+        let map = cluster.as_map_mut().unwrap();
+        map.insert(events::HISTORY, Node::List(vec![change]));
+        let document = json_of("web", steps_of_web(cluster));
+        let expected = serde_json::json!({ "workload": {
+            "name": "web",
+            "runtime": "podman",
+            "image": "nginx:1",
+            "tags": { "team": "maps" },
+            "instances": [{
+                "workload": "web",
+                "agent": "A",
+                "runtime": "podman",
+                "id": "1",
+                "state": "Running",
+                "subState": "Ok",
+                "since": "1970-01-01T00:15:40Z",
+                "restarts": 2,
+                "additionalInfo": "",
+                "checks": [
+                    { "name": "alive", "check": "tcp 80", "everyMs": 500, "result": "passes" },
+                ],
+            }],
+            "needs": [{ "workload": "db", "condition": "ADD_COND_RUNNING", "isMet": true }],
+            "neededBy": [{ "workload": "api", "condition": "ADD_COND_SUCCEEDED", "isMet": false }],
+            "lastChanges": [{
+                "timestamp": "1970-01-01T00:02:00Z",
+                "agent": "A",
+                "workload": "web",
+                "state": "Failed(ExecFailed)",
+                "info": "Exit code: '1'",
+            }],
+            "lastUpdate": { "id": 2, "phase": "GOOD", "accepted": "", "workloads": { "web": {} }, "keptIn": "" },
+            "usage": { "pids": 3 },
+            "lastLines": ["ready"],
+        } });
+        assert_eq!(document, expected);
+    }
+
+    #[test]
+    fn document_of_an_agent_has_values_in_place_of_sentences() {
+        let mut cluster = cluster();
+        let status = Node::map([
+            ("cpuUsage", Node::Number(42)),
+            ("freeMemory", Node::Number(1024)),
+        ]);
+        let program = Node::map([
+            ("version", Node::text("1.1.0")),
+            ("connectedAt", Node::Number(60)),
+        ]);
+        let lost = Node::map([
+            ("at", Node::Number(120_000)),
+            ("agent", Node::text("B")),
+            ("state", Node::text("AgentDisconnected")),
+        ]);
+        let agent = cluster.at_mut(&["agents", "A"]).unwrap();
+        agent.as_map_mut().unwrap().insert("status", status);
+        let programs = Node::map([("agents", Node::map([("A", program)]))]);
+        let map = cluster.as_map_mut().unwrap();
+        map.insert(version::PART, programs);
+        map.insert(events::HISTORY, Node::List(vec![lost]));
+        let document = json_of("A", vec![Step::State(cluster.clone())]);
+        let agent = &document["agent"];
+        assert_eq!(agent["name"], "A");
+        assert_eq!(agent["isConnected"], true);
+        assert_eq!(agent["connectedSince"], "1970-01-01T00:01:00Z");
+        assert_eq!(agent["cpuUsage"], 42);
+        assert_eq!(agent["freeMemory"], 1024);
+        let workloads = agent["workloads"].as_array().unwrap();
+        assert_eq!(workloads[1]["workload"], "web");
+        assert_eq!(workloads[1]["state"], "Running");
+        assert_eq!(workloads[1]["restarts"], 2);
+        let document = json_of("B", vec![Step::State(cluster)]);
+        let agent = &document["agent"];
+        assert_eq!(agent["isConnected"], false);
+        assert_eq!(agent["disconnectedSince"], "1970-01-01T00:02:00Z");
+    }
+
+    // [utest->swdd~cli-describes-one-object~1]
+    #[test]
+    fn description_of_a_workload_has_all_that_is_known() {
+        let text = described("web", steps_of_web(cluster())).unwrap();
         let expected = "\
 workload: web
 runtime: podman
@@ -724,6 +958,17 @@ lifecycle:
         let text = described_after_restart("Failed(Lost)", Some(500));
         assert!(text.contains("\n  since: 1m4s ago\n"), "{text}");
         assert!(!text.contains("starts:"), "{text}");
+    }
+
+    #[test]
+    fn stopping_workload_is_described_without_time_of_its_start() {
+        let mut cluster = cluster();
+        let shown = cluster.at_mut(&["workloadStates", "A", "web", "1"]);
+        let shown = shown.unwrap().as_map_mut().unwrap();
+        shown.insert("state", Node::text("Stopping"));
+        shown.insert("subState", Node::text("RequestedAtRuntime"));
+        let text = described("web", vec![Step::State(cluster)]).unwrap();
+        assert!(!text.contains("since:"), "{text}");
     }
 
     #[test]

@@ -215,6 +215,21 @@ fn warn_of_unknown_names(names: &[String], history: &[Node], output: &mut Output
     }
 }
 
+/// The texts of a change that are shown.
+const CHANGE_TEXTS: [&str; 4] = ["agent", "workload", "state", "info"];
+
+/// A change for programs, without empty texts.
+pub(crate) fn change_data(change: &Node) -> Node {
+    let mut fields = vec![("timestamp", Node::text(time_of_change(change)))];
+    for key in CHANGE_TEXTS {
+        let text = text(change, &[key]);
+        if !text.is_empty() {
+            fields.push((key, Node::text(text)));
+        }
+    }
+    Node::map(fields)
+}
+
 /// Prints the last changes of states that the server keeps.
 // [impl->swdd~cli-shows-last-changes~1]
 pub(crate) fn print_past(
@@ -242,18 +257,12 @@ pub(crate) fn print_past(
     let mut documents = Vec::new();
     let mut rows = Vec::new();
     for change in past_changes(history, since, names) {
-        let time = time_of_change(&change);
-        let mut row = vec![time.clone()];
-        let mut fields = vec![("timestamp", Node::text(time))];
-        for key in ["agent", "workload", "state", "info"] {
-            let text = text(&change, &[key]);
-            row.push(one_line(text));
-            if !text.is_empty() {
-                fields.push((key, Node::text(text)));
-            }
+        let mut row = vec![time_of_change(&change)];
+        for key in CHANGE_TEXTS {
+            row.push(one_line(text(&change, &[key])));
         }
         rows.push(row);
-        documents.push(Node::map(fields));
+        documents.push(change_data(&change));
     }
     let table = Table {
         headings: vec!["TIME", "AGENT", "WORKLOAD NAME", "STATE", "ADDITIONAL INFO"],

@@ -3,7 +3,6 @@
 //! Thread: `main`.
 
 use super::args::{Filter, Format, ListArguments, WorkloadArguments};
-use super::blame::{self, Lasting, Starts};
 use super::error::{CliError, Result, counted, meant_or, unknown};
 use super::events;
 use super::output::{
@@ -11,7 +10,7 @@ use super::output::{
 };
 use super::rows::{self, Reasons, Row, text};
 use super::session::ServerLink;
-use super::top::{duration, size};
+use super::top::size;
 use super::version;
 use ankaios_model::execution_state::Phase;
 use ankaios_model::field_path::{WILDCARD, parts};
@@ -266,68 +265,55 @@ pub(crate) fn check_masks(masks: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Adds the ages and the numbers of restarts of instances, if the server keeps start times.
-fn add_starts(reasons: &mut Reasons, state: &Node) {
-    let Ok(starts) = Starts::of(state) else {
-        return;
-    };
-    for start in &starts.all {
-        let Some(row) = reasons.rows.get_mut(&start.instance) else {
-            continue;
-        };
-        if start.starts > 0 {
-            row.restarts = (start.starts - 1).to_string();
-            // The count began with this process of the server, so there were more.
-            if events::was_known_earlier(state, &start.instance) {
-                row.restarts.insert(0, '>');
-            }
-        }
-        if row.phase != Some(Phase::Running) {
-            continue; // Only what runs has an age.
-        }
-        row.age = match start.in_state(starts.now, state, &row.state) {
-            Some(Lasting::Exactly(time)) => duration(time as f64),
-            Some(Lasting::AtLeast(time)) => format!(">{}", duration(time as f64)),
-            None => String::new(),
-        };
-    }
-}
-
-/// Prints the workloads; with `--watch` it keeps them up to date until the connection ends.
+/// Prints the workloads; with `--watch` it keeps them up to date until the connection ends. The
+/// present time is `now`.
 pub(crate) fn workloads(
     link: &mut dyn ServerLink,
     filter: &WorkloadArguments,
+    now: SystemTime,
     output: &mut Output,
 ) -> Result<()> {
     let mut masks = [&rows::MASKS[..], &[WARNING]].concat();
     // Broadcast states have no times, so frames would show old ones.
-    let has_starts = filter.output == Format::Wide && !filter.watch;
-    if has_starts {
-        masks.extend([blame::PART, events::HISTORY]);
+    let has_details = !filter.watch && has_all_columns(filter.output);
+    if has_details {
+        masks.extend(rows::DETAIL_MASKS);
     }
     let state = link.complete_state(&masks)?;
     output.warn_of_storage(&state);
     let mut reasons = Reasons::new(&state);
-    if has_starts {
-        add_starts(&mut reasons, &state);
+    if has_details {
+        reasons.add_details(&state, now);
     }
     // Where Eclipse Ankaios has the command, an unknown name is no error: scripts rely on it.
     filter
         .filter
         .warn_of_unknown_names(&state, &reasons.rows, output);
     filter.warn_of_unknown_state(output);
-    drop(state); // It may be large, and watching may take long.
-    let mut frames = None;
     if filter.watch {
-        frames = Some(LiveFrames::default());
+        drop(state); // It may be large, and watching may take long.
+        return watch(reasons, filter, link, output);
     }
+    let view = filter.view(&reasons);
+    view.print("workloads", TooWide::Wrap, None, output)
+}
+
+/// Returns whether a format has more than the columns of the table of Eclipse Ankaios.
+fn has_all_columns(format: Format) -> bool {
+    matches!(format, Format::Wide | Format::Json | Format::Yaml)
+}
+
+/// Prints the workloads after each change of a state.
+fn watch(
+    mut reasons: Reasons,
+    filter: &WorkloadArguments,
+    link: &mut dyn ServerLink,
+    output: &mut Output,
+) -> Result<()> {
+    let mut frames = LiveFrames::default();
     loop {
-        filter
-            .view(&reasons)
-            .print("workloads", TooWide::Wrap, frames.as_mut(), output)?;
-        if !filter.watch {
-            return Ok(());
-        }
+        let view = filter.view(&reasons);
+        view.print("workloads", TooWide::Wrap, Some(&mut frames), output)?;
         let Some(states) = link.next_states(None)? else {
             continue;
         };

@@ -152,7 +152,9 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
             output: format,
             masks,
         }) => get::state(link, masks, *format, output)?,
-        Verb::Get(Get::Workload(filter)) => get::workloads(link, filter, output)?,
+        Verb::Get(Get::Workload(filter)) => {
+            get::workloads(link, filter, SystemTime::now(), output)?;
+        }
         Verb::Get(Get::Agent(arguments)) => get::agents(arguments, link, output)?,
         Verb::Get(Get::Config(arguments)) => get::configs(arguments, link, output)?,
         Verb::Get(Get::Update(arguments)) => update::print(arguments, link, output)?,
@@ -243,7 +245,7 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
         Verb::Mode(arguments) => modes::show(link, arguments.output, output)?,
         Verb::Logs(arguments) => return logs::print(arguments, SystemTime::now, link, output),
         Verb::Wait(arguments) => return wait::run(arguments, context),
-        Verb::Describe(arguments) => describe::print(arguments, link, output)?,
+        Verb::Describe(arguments) => describe::print(arguments, SystemTime::now(), link, output)?,
         Verb::Graph(arguments) => graph::print(arguments, link, output)?,
         Verb::Blame(arguments) => blame::print(arguments, link, output)?,
         Verb::Top(arguments) => return top::show(arguments, SystemTime::now, link, output),

@@ -11,10 +11,11 @@ mod document;
 mod table;
 
 pub(crate) use document::{
-    Ordered, all_lines, document, event_text, manifest_text, object, state_text, timestamp, value,
+    Ordered, all_lines, document, event_text, manifest_text, object, optional, state_text,
+    timestamp, value,
 };
 pub(crate) use table::{
-    Column, LiveFrames, Table, TooWide, View, one_line, shortened, show, some_of,
+    Column, LiveFrames, Table, TooWide, View, one_line, row_data, shortened, show, some_of,
 };
 
 use super::error::{Result, meant_or, unknown};

@@ -5,17 +5,23 @@
 //! Thread: `main`, plain values.
 
 use super::args::Format;
-use super::output::{Column, View, one_line, some_of};
+use super::blame::{self, Known, Starts};
+use super::events;
+use super::output::{Column, View, one_line, optional, some_of};
+use super::top::duration;
 use ankaios_model::execution_state::{ExecutionState, PARTS_SEPARATOR, Phase, WorkloadState};
 use ankaios_model::lifecycle;
-use ankaios_model::names::{InstanceName, of_workload};
+use ankaios_model::names::{InstanceName, hash_id, of_workload};
 use ankaios_model::nearest::meant;
 use ankaios_model::node::Node;
 use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_model::reason::Reason;
+use ankaios_model::runtime_config::image_of;
 use ankaios_model::workload::{AddCondition, DeleteCondition};
+use ankaios_platform::logging::utc;
 use serde_yaml::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The parts of the complete state that tables of workloads need. Everything else could be large.
 pub(crate) const MASKS: [&str; 8] = [
@@ -44,10 +50,42 @@ pub(crate) struct Row {
     pub(crate) prepared: PrepareLevel,
     /// One line of any length.
     pub(crate) info: String,
-    /// Time since its start; empty if that is unknown.
-    pub(crate) age: String,
-    /// Number of starts after the first one; empty if that is unknown.
-    pub(crate) restarts: String,
+    /// Empty if it is unknown. As the fields below, only where [`Reasons::add_details`] was called.
+    pub(crate) image: String,
+    pub(crate) since: Since,
+    /// Number of starts after the first one.
+    pub(crate) restarts: Option<Known>,
+}
+
+/// Since when an instance has its state.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Since {
+    /// How many milliseconds it has the state.
+    pub(crate) lasting: Option<Known>,
+    /// The time at which it began, as UTC; empty if it is unknown. It is computed with the clock of
+    /// this machine. Only the loss of an agent has the time of the clock of the server.
+    pub(crate) time: String,
+}
+
+impl Since {
+    fn new(lasting: Option<Known>, now: SystemTime) -> Self {
+        let Some(known) = lasting else {
+            return Self::default();
+        };
+        let begin = now.checked_sub(Duration::from_millis(known.number()));
+        Self {
+            lasting,
+            time: utc(begin.unwrap_or(UNIX_EPOCH)),
+        }
+    }
+
+    /// The key for programs. Of a lower bound it says that the state may be older.
+    pub(crate) fn key(&self) -> &'static str {
+        match self.lasting {
+            Some(Known::AtLeast(_)) => "sinceAtLatest",
+            Some(Known::Exactly(_)) | None => "since",
+        }
+    }
 }
 
 impl Row {
@@ -66,6 +104,45 @@ impl Row {
         state.reason = self.reason;
         state.prepared = self.prepared;
         Some(state)
+    }
+
+    /// The time since its start; empty if it is unknown, or it does not run.
+    fn age(&self) -> String {
+        match self.since.lasting {
+            Some(known) if self.phase == Some(Phase::Running) => {
+                known.cell(&duration(known.number() as f64))
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// The column with the number of restarts.
+    fn restarts_column(&self) -> Column {
+        let Some(known) = self.restarts else {
+            return Column::new("RESTARTS", "restarts", String::new(), Value::Null);
+        };
+        let key = match known {
+            Known::Exactly(_) => "restarts",
+            Known::AtLeast(_) => "restartsAtLeast",
+        };
+        let number = known.number();
+        Column::new("RESTARTS", key, known.cell(&number.to_string()), number)
+    }
+
+    /// The reason of its state for programs; empty where the state says everything.
+    fn reason_text(&self) -> &'static str {
+        match self.reason {
+            Reason::None => "",
+            reason => reason.as_str(),
+        }
+    }
+
+    /// The prepared part of its start for programs; empty if nothing is prepared.
+    fn prepared_text(&self) -> &'static str {
+        match self.prepared {
+            PrepareLevel::None => "",
+            level => level.as_str(),
+        }
     }
 
     /// Returns whether it is scheduled and has not ended.
@@ -221,15 +298,20 @@ pub(crate) fn view<'r>(
     View::new(format, &blank, shown)
 }
 
-fn fields(instance: &InstanceName, row: &Row) -> Vec<Column> {
+/// The columns of an instance, which are also its values for programs.
+pub(crate) fn fields(instance: &InstanceName, row: &Row) -> Vec<Column> {
     let mut fields = instance_fields(instance, &row.state);
     let behind_agent = 2;
     fields.insert(
         behind_agent,
         Column::text("RUNTIME", "runtime", &row.runtime),
     );
-    fields.push(Column::new("AGE", "", row.age.clone(), Value::Null).wide());
-    fields.push(Column::new("RESTARTS", "", row.restarts.clone(), Value::Null).wide());
+    fields.push(Column::data("reason", optional(row.reason_text())));
+    fields.push(Column::data("prepared", optional(row.prepared_text())));
+    let since = optional(&row.since.time);
+    fields.push(Column::new("AGE", row.since.key(), row.age(), since).wide());
+    fields.push(row.restarts_column().wide());
+    fields.push(Column::optional_text("IMAGE", "image", &row.image).wide());
     fields.push(Column::text("ADDITIONAL INFO", "additionalInfo", &row.info));
     fields
 }
@@ -292,6 +374,31 @@ impl Reasons {
             needs: needs(state),
             restarted: restarted_with_dependencies(state),
             needed_before: Needs::new(),
+        }
+    }
+
+    /// Adds images, times and numbers of restarts, as far as `state` has them: a complete state as
+    /// far as [`DETAIL_MASKS`]. `now` is the present time.
+    pub(crate) fn add_details(&mut self, state: &Node, now: SystemTime) {
+        for (instance, row) in &mut self.rows {
+            row.image = image(state, instance);
+            if row.phase == Some(Phase::AgentDisconnected) {
+                // Its start was before the loss of the agent. This state began with the loss.
+                row.since.time = events::lost_at(state, &instance.agent);
+            }
+        }
+        let Ok(starts) = Starts::of(state) else {
+            return; // Not every server keeps the times of starts.
+        };
+        for start in &starts.all {
+            let Some(row) = self.rows.get_mut(&start.instance) else {
+                continue;
+            };
+            row.restarts = start.restarts(state);
+            if row.phase != Some(Phase::AgentDisconnected) {
+                let lasting = start.in_state(starts.now, state, &row.state);
+                row.since = Since::new(lasting, now);
+            }
         }
     }
 
@@ -539,6 +646,28 @@ pub(crate) const CONFIG_MASKS: [&str; 2] = [
     "desiredState.workloads.*.runtimeConfig",
     "effectiveState.workloads.*.runtimeConfig",
 ];
+
+/// Further masks, for [`Reasons::add_details`].
+pub(crate) const DETAIL_MASKS: [&str; 4] = [
+    CONFIG_MASKS[0],
+    CONFIG_MASKS[1],
+    blame::PART,
+    events::HISTORY,
+];
+
+/// The image of an instance; empty if none is known. The id shows which configuration it has: while
+/// an update replaces it, the state has that of its successor.
+fn image(state: &Node, instance: &InstanceName) -> String {
+    for part in ["effectiveState", "desiredState"] {
+        if let Some(workload) = state.at(&[part, "workloads", &instance.workload]) {
+            let config = text(workload, &["runtimeConfig"]);
+            if hash_id(config) == *instance.id {
+                return image_of(config);
+            }
+        }
+    }
+    String::new()
+}
 
 /// The definition of a workload: that of the effective state, or the desired one.
 pub(crate) fn definition<'s>(state: &'s Node, name: &str) -> Option<&'s Node> {

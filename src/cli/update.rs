@@ -1238,7 +1238,8 @@ pub(crate) fn print(
     Ok(())
 }
 
-fn fields(id: u64, update: &Node) -> Vec<Column> {
+/// The columns of an update, which are also its values for programs.
+pub(crate) fn fields(id: u64, update: &Node) -> Vec<Column> {
     let mut columns = vec![
         Column::new("ID", "id", id.to_string(), id),
         Column::text("PHASE", "phase", text(update, &["phase"])),

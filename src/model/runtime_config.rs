@@ -290,6 +290,16 @@ impl EngineConfig {
     }
 }
 
+/// Returns the image that the text of a `runtimeConfig` names; empty if it names none, as that of
+/// pods, or cannot be read.
+pub fn image_of(text: &str) -> String {
+    let Ok(document) = yaml::read(text, Origin::Others) else {
+        return String::new();
+    };
+    let image = document.root.scalar_at(&["image"]);
+    without_passwords(image.unwrap_or_default())
+}
+
 /// Reads a YAML text by a table of fields. Adds unknown keys to `unknown`.
 fn read_as<T: DeserializeOwned>(
     text: &str,
@@ -470,6 +480,23 @@ mod tests {
         ] {
             let found = restarts("podman-kube", &format!("manifest: |\n  {documents}\n"));
             assert_eq!(found.as_deref(), expected, "{documents}");
+        }
+    }
+
+    #[test]
+    fn image_is_found_where_the_text_names_one() {
+        for (text, expected) in [
+            ("image: nginx:1\n", "nginx:1"),
+            (
+                "commandArgs: [x]\nimage: \"nginx:1\" # the newest\n",
+                "nginx:1",
+            ),
+            ("{image: nginx, commandArgs: []}", "nginx"),
+            ("manifest: |\n  image: nginx\n", ""),
+            ("image: [nginx", ""),
+            ("", ""),
+        ] {
+            assert_eq!(image_of(text), expected, "{text}");
         }
     }
 

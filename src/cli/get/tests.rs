@@ -2,6 +2,14 @@
 
 use super::*;
 use crate::tests::{ScriptedServer, Step, instance, let_need, play, reported, state};
+use ankaios_model::names::hash_id;
+use serde_yaml::Value;
+use std::time::{Duration, UNIX_EPOCH};
+
+/// A time at which `ank` reads a state: 1,000 seconds after the begin of 1970.
+fn now() -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_000)
+}
 
 /// Standard output of a command that ends well and plays the whole script.
 fn written(
@@ -28,7 +36,7 @@ fn workloads_are_sorted_by_name() {
         ],
     );
     let text = written(vec![Step::State(cluster)], |link, output| {
-        workloads(link, &WorkloadArguments::default(), output)
+        workloads(link, &WorkloadArguments::default(), now(), output)
     });
     let expected = "\
 WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE   ADDITIONAL INFO
@@ -37,7 +45,7 @@ web             A       podman    Removed                          \n\
 web             B                 Running(Ok)                      \n";
     assert_eq!(text, expected);
     let text = written(vec![Step::State(Node::empty())], |link, output| {
-        workloads(link, &WorkloadArguments::default(), output)
+        workloads(link, &WorkloadArguments::default(), now(), output)
     });
     assert_eq!(
         text,
@@ -198,7 +206,7 @@ fn watching_follows_states_and_reads_again_for_new_instances() {
         ..WorkloadArguments::default()
     };
     let played = play(None, steps, |server, output| {
-        workloads(server, &filter, output)
+        workloads(server, &filter, now(), output)
     });
     assert_eq!(
         played.result.unwrap_err().to_string(),
@@ -261,7 +269,7 @@ fn a_filter_for_what_does_not_exist_leads_to_a_warning() {
     ] {
         let cluster = state(&["agent_A"], &[("web", "1", "agent_A", Phase::Running)]);
         let played = play(None, [Step::State(cluster)], |server, output| {
-            workloads(server, &filter, output)
+            workloads(server, &filter, now(), output)
         });
         let heading = "WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE   ADDITIONAL INFO\n";
         assert_eq!(
@@ -294,7 +302,7 @@ fn workloads_that_wait_show_for_what_also_when_they_are_watched() {
         ..WorkloadArguments::default()
     };
     let text = written(vec![Step::State(cluster.clone())], |link, output| {
-        workloads(link, &filter, output)
+        workloads(link, &filter, now(), output)
     });
     assert!(
         text.contains("Pending(WaitingToStart)   waits for 'db' to run: it is Pending(Starting)\n"),
@@ -312,7 +320,7 @@ fn workloads_that_wait_show_for_what_also_when_they_are_watched() {
         ..filter
     };
     let text = play(None, steps, |server, output| {
-        workloads(server, &filter, output)
+        workloads(server, &filter, now(), output)
     })
     .out;
     assert!(
@@ -404,7 +412,7 @@ fn tables_are_followed_by_nothing_but_a_warning_about_storage() {
     for (step, get) in [
         (
             part(none.clone()),
-            (|link, output| workloads(link, &WorkloadArguments::default(), output)) as Get,
+            (|link, output| workloads(link, &WorkloadArguments::default(), now(), output)) as Get,
         ),
         (part(none.clone()), |link, output| {
             agents(&ListArguments::default(), link, output)
@@ -503,8 +511,8 @@ fn agent_that_is_away_is_named_with_the_time_of_its_loss() {
     assert!(played.server.is_done(), "one read for all agents");
 }
 
-#[test]
-fn age_and_restarts_count_from_before_a_restart_of_the_server() {
+/// A cluster whose server was restarted 65 seconds ago.
+fn after_restart_of_server() -> Node {
     let mut cluster = state(
         &["A"],
         &[
@@ -552,12 +560,18 @@ fn age_and_restarts_count_from_before_a_restart_of_the_server() {
     let map = cluster.as_map_mut().unwrap();
     map.insert("timings", timings);
     map.insert("history", Node::List(changes));
+    cluster
+}
+
+#[test]
+fn age_and_restarts_count_from_before_a_restart_of_the_server() {
+    let cluster = after_restart_of_server();
     let filter = WorkloadArguments {
         output: Format::Wide,
         ..WorkloadArguments::default()
     };
     let text = written(vec![Step::State(cluster)], |link, output| {
-        workloads(link, &filter, output)
+        workloads(link, &filter, now(), output)
     });
     let mut ages = Vec::new();
     for line in text.lines().skip(1) {
@@ -565,4 +579,67 @@ fn age_and_restarts_count_from_before_a_restart_of_the_server() {
         ages.push(cells.split_whitespace().collect::<Vec<_>>().join(" "));
     }
     assert_eq!(ages, ["6m5s", ">1m4s", "1m0s >0"]);
+}
+
+/// The documents of the workloads in `cluster`.
+fn documents(cluster: Node) -> Vec<Value> {
+    let filter = WorkloadArguments {
+        output: Format::Json,
+        ..WorkloadArguments::default()
+    };
+    let text = written(vec![Step::State(cluster)], |link, output| {
+        workloads(link, &filter, now(), output)
+    });
+    let document: Value = serde_yaml::from_str(&text).unwrap();
+    document["workloads"].as_sequence().unwrap().clone()
+}
+
+#[test]
+fn documents_of_workloads_have_times_counts_and_reasons() {
+    let mut cluster = after_restart_of_server();
+    let other = cluster.at_mut(&["workloadStates", "A", "other", "1"]);
+    let other = other.unwrap().as_map_mut().unwrap();
+    other.insert("state", Node::text("Pending"));
+    other.insert("subState", Node::text("WaitingToStart"));
+    other.insert("reason", Node::text("PRECONDITION"));
+    other.insert("prepared", Node::text("CREATE"));
+    let documents = documents(cluster);
+    // 365 and 60 seconds before now; the second one may be older than 64 seconds.
+    assert_eq!(documents[0]["since"], "1970-01-01T00:10:35Z");
+    assert_eq!(documents[1]["sinceAtLatest"], "1970-01-01T00:15:36Z");
+    assert_eq!(documents[2]["since"], "1970-01-01T00:15:40Z");
+    assert_eq!(documents[2]["restartsAtLeast"], 0);
+    assert_eq!(documents[0].get("restarts"), None);
+    assert_eq!(documents[1]["reason"], "PRECONDITION");
+    assert_eq!(documents[1]["prepared"], "CREATE");
+    assert_eq!(documents[0].get("reason"), None);
+}
+
+#[test]
+fn image_is_shown_for_instances_with_the_known_configuration() {
+    let config = "image: 'nginx:1' # the newest\n";
+    let id = hash_id(config);
+    let instances = [
+        ("web", id.as_str(), "A", Phase::Running),
+        ("web", "old", "A", Phase::Running),
+    ];
+    let mut cluster = state(&["A"], &instances);
+    let web = cluster.at_mut(&["desiredState", "workloads", "web"]);
+    let web = web.unwrap().as_map_mut().unwrap();
+    web.insert("runtimeConfig", Node::text(config));
+    let filter = WorkloadArguments {
+        output: Format::Wide,
+        ..WorkloadArguments::default()
+    };
+    let text = written(vec![Step::State(cluster.clone())], |link, output| {
+        workloads(link, &filter, now(), output)
+    });
+    for line in text.lines().skip(1) {
+        assert_eq!(line.contains(" nginx:1 "), line.contains(&id), "{text}");
+    }
+    for document in documents(cluster) {
+        let is_known = document["id"] == id.as_str();
+        let image = document.get("image").and_then(Value::as_str);
+        assert_eq!(image, is_known.then_some("nginx:1"));
+    }
 }

@@ -147,6 +147,14 @@ pub(crate) fn value(of: Option<impl Serialize>) -> Value {
     serde_yaml::to_value(of).unwrap_or_default() // States can always be written.
 }
 
+/// A text for programs; null if it is empty.
+pub(crate) fn optional(text: &str) -> Value {
+    if text.is_empty() {
+        return Value::Null;
+    }
+    text.into()
+}
+
 /// A map of the entries whose value is not null.
 pub(crate) fn object<K: Into<Value>>(entries: impl IntoIterator<Item = (K, Value)>) -> Value {
     let mut map = Mapping::new();

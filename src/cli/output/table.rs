@@ -4,7 +4,7 @@
 //!
 //! Thread: `main`, plain values.
 
-use super::document::{document, object};
+use super::document::{document, object, optional};
 use super::{Output, UNLIMITED};
 use crate::args::Format;
 use crate::error::Result;
@@ -59,6 +59,14 @@ impl Column {
         Self::new(heading, key, one_line(text), text)
     }
 
+    /// A column with a text. Programs get no value for an empty one.
+    pub(crate) fn optional_text(heading: &'static str, key: &str, text: &str) -> Self {
+        Self {
+            value: optional(text),
+            ..Self::text(heading, key, text)
+        }
+    }
+
     /// A value that is no column of the table.
     pub(crate) fn data(key: &str, value: impl Into<Value>) -> Self {
         Self::new("", key, String::new(), value)
@@ -108,8 +116,7 @@ impl View {
         };
         for columns in rows {
             view.push_cells(&columns);
-            let entries = columns.into_iter().map(|column| (column.key, column.value));
-            view.rows.push(object(entries));
+            view.rows.push(row_data(columns));
         }
         view
     }
@@ -149,6 +156,11 @@ impl View {
         let data = object(entries);
         show(self.format, &data, &self.table, too_wide, frames, output)
     }
+}
+
+/// One row for programs.
+pub(crate) fn row_data(columns: Vec<Column>) -> Value {
+    object(columns.into_iter().map(|column| (column.key, column.value)))
 }
 
 /// Prints `table`, or `data` in a format for programs. `frames` is there if several tables or
