@@ -15,7 +15,7 @@ use ankaios_model::messages::AlteredFields;
 use ankaios_model::names::InstanceName;
 use ankaios_model::node::Node;
 use ankaios_platform::logging::utc_of;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 impl Until {
@@ -127,6 +127,22 @@ fn is_of(change: &Node, instance: &InstanceName) -> bool {
     text(change, &["id"]) == &*instance.id
         && text(change, &["workload"]) == &*instance.workload
         && text(change, &["agent"]) == &*instance.agent
+}
+
+/// The numbers of failures of instances since `since` that the server keeps. There may have been
+/// more.
+pub(crate) fn failures(state: &Node, since: SystemTime) -> HashMap<InstanceName, usize> {
+    let since = millis_of(since);
+    let mut failures = HashMap::new();
+    for change in history(state).unwrap_or_default() {
+        let is_failure = text(change, &["state"]).starts_with("Failed(");
+        if is_failure && millis_of_change(change) >= since {
+            let [workload, id, agent] = ["workload", "id", "agent"].map(|key| text(change, &[key]));
+            let instance = InstanceName::with_id(workload, id, agent);
+            *failures.entry(instance).or_default() += 1;
+        }
+    }
+    failures
 }
 
 /// When the server lost an agent that is not connected, as UTC; empty if that is unknown.

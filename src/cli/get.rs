@@ -6,7 +6,8 @@ use super::args::{Filter, Format, ListArguments, WorkloadArguments};
 use super::error::{CliError, Result, counted, meant_or, unknown};
 use super::events;
 use super::output::{
-    Column, LiveFrames, Output, TooWide, View, WARNING, manifest_text, one_line, state_text, value,
+    Column, LiveFrames, Output, TooWide, View, WARNING, manifest_text, one_line, some_of,
+    state_text, value,
 };
 use super::rows::{self, Reasons, Row, text};
 use super::session::ServerLink;
@@ -18,11 +19,16 @@ use ankaios_model::fields::table::{COMPLETE_STATE, PARTS_ON_REQUEST, selects_not
 use ankaios_model::names::InstanceName;
 use ankaios_model::node::Node;
 use ankaios_model::version::API_VERSION;
-use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The part of the state that manifests describe.
 const DESIRED_STATE: &str = "desiredState";
+
+/// Failures of an instance in the last [`FAILURES_TIME`] from which on a table warns of it.
+const FAILURES_MANY: usize = 3;
+/// An hour: a workload that fails at once is restarted after at most five minutes.
+const FAILURES_TIME: Duration = Duration::from_secs(3600);
 
 impl Filter {
     pub(super) fn accepts_agent(&self, agent: &str) -> bool {
@@ -106,6 +112,39 @@ impl WorkloadArguments {
             }
         }
         rows::view(self.output, shown)
+    }
+
+    /// Warns of workloads that fail again and again: while they run, their state does not show it.
+    // [impl->swdd~cli-warns-of-failures~1]
+    fn warn_of_failures(
+        &self,
+        reasons: &Reasons,
+        state: &Node,
+        now: SystemTime,
+        output: &mut Output,
+    ) {
+        let since = now.checked_sub(FAILURES_TIME).unwrap_or(UNIX_EPOCH);
+        let failures = events::failures(state, since);
+        let mut texts = Vec::new();
+        let mut first = "";
+        for instance in reasons.rows.keys() {
+            let number = failures.get(instance).copied().unwrap_or_default();
+            if number < FAILURES_MANY || !self.filter.accepts(instance) {
+                continue;
+            }
+            let name = &*instance.workload;
+            texts.push(format!("'{name}' at least {number} times"));
+            if first.is_empty() {
+                first = name;
+            }
+        }
+        if texts.is_empty() {
+            return;
+        }
+        let texts = some_of(texts.iter().map(String::as_str));
+        let text = format!("failed in the last hour: {texts}");
+        let hint = format!("'ank describe {first}' shows the last causes");
+        output.warn_with_hint(text, &one_line(&hint));
     }
 
     /// Warns about a state that does not exist.
@@ -278,6 +317,8 @@ pub(crate) fn workloads(
     let has_details = !filter.watch && has_all_columns(filter.output);
     if has_details {
         masks.extend(rows::DETAIL_MASKS);
+    } else if !filter.watch {
+        masks.push(events::HISTORY);
     }
     let state = link.complete_state(&masks)?;
     output.warn_of_storage(&state);
@@ -295,7 +336,14 @@ pub(crate) fn workloads(
         return watch(reasons, filter, link, output);
     }
     let view = filter.view(&reasons);
-    view.print("workloads", TooWide::Wrap, None, output)
+    view.print("workloads", TooWide::Wrap, None, output)?;
+    // The table of Eclipse Ankaios has no place for these, so they follow it.
+    filter.warn_of_failures(&reasons, &state, now, output);
+    let wanted = reasons.rows.keys();
+    let wanted = wanted.filter(|instance| filter.filter.accepts(instance));
+    let absent = absent_agents(&state, wanted);
+    warn_of_absent_agents(&absent, &state, &state, output);
+    Ok(())
 }
 
 /// Returns whether a format has more than the columns of the table of Eclipse Ankaios.
@@ -381,32 +429,53 @@ pub(crate) fn agents(
     view.print("agents", TooWide::Drop, None, output)?;
     // The list has only the connected agents, as that of Eclipse Ankaios.
     if arguments.names.is_empty() {
-        warn_of_absent_agents(&state, link, output);
+        let rows = rows::rows(&state);
+        let absent = absent_agents(&state, rows.keys());
+        if !absent.is_empty() {
+            // The warnings matter more than the times.
+            let history = link.complete_state(&[events::HISTORY]).unwrap_or_default();
+            warn_of_absent_agents(&absent, &state, &history, output);
+        }
     }
     Ok(())
 }
 
-/// Warns of agents that are not connected and have workloads. The times are read only then.
-fn warn_of_absent_agents(state: &Node, link: &mut dyn ServerLink, output: &mut Output) {
-    let mut history = None;
-    for (name, workloads) in state.entries("workloadStates") {
-        let is_absent = !name.is_empty() && state.at(&["agents", name]).is_none();
-        let number = rows::entries(Some(workloads)).count();
-        if !is_absent || number == 0 {
-            continue;
+/// The agents of some instances that are not connected, with their workloads.
+fn absent_agents<'i>(
+    state: &Node,
+    instances: impl IntoIterator<Item = &'i InstanceName>,
+) -> BTreeMap<&'i str, BTreeSet<&'i str>> {
+    let mut absent: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for instance in instances {
+        let agent = &*instance.agent;
+        if !agent.is_empty() && state.at(&["agents", agent]).is_none() {
+            let workloads = absent.entry(agent).or_default();
+            workloads.insert(&*instance.workload);
         }
-        let history = history.get_or_insert_with(|| {
-            // The warnings matter more than the times.
-            link.complete_state(&[events::HISTORY]).unwrap_or_default()
-        });
-        let mut since = events::lost_at(history, name);
-        if !since.is_empty() {
-            since = format!(" since {since}");
+    }
+    absent
+}
+
+/// Warns of agents that are not connected. The connected ones are in `state`, the times in `history`.
+fn warn_of_absent_agents(
+    absent: &BTreeMap<&str, BTreeSet<&str>>,
+    state: &Node,
+    history: &Node,
+    output: &mut Output,
+) {
+    for (agent, workloads) in absent {
+        let lost_at = events::lost_at(history, agent);
+        let mut since = String::new();
+        let mut hint = String::new();
+        if lost_at.is_empty() {
+            // It may never have been connected.
+            hint = meant_or(agent, rows::names(state.get("agents")), "");
+        } else {
+            since = format!(" since {lost_at}");
         }
-        let number = counted(number, "workload");
-        output.warn(one_line(&format!(
-            "agent '{name}' is not connected{since}; it has {number}"
-        )));
+        let number = counted(workloads.len(), "workload");
+        let text = format!("agent '{agent}' is not connected{since}; it has {number}");
+        output.warn_with_hint(one_line(&text), &one_line(&hint));
     }
 }
 

@@ -643,3 +643,86 @@ fn image_is_shown_for_instances_with_the_known_configuration() {
         assert_eq!(image, is_known.then_some("nginx:1"));
     }
 }
+
+#[test]
+fn workloads_of_an_agent_that_is_away_are_followed_by_a_warning() {
+    let away = [
+        ("web", "1", "agent_A", Phase::AgentDisconnected),
+        ("db", "1", "frnt", Phase::PendingInitial),
+    ];
+    let mut cluster = state(&["front"], &away);
+    let lost = Node::map([
+        ("at", Node::Number(120_000)),
+        ("agent", Node::text("agent_A")),
+        ("state", Node::text("AgentDisconnected")),
+    ]);
+    let map = cluster.as_map_mut().unwrap();
+    map.insert("history", Node::List(vec![lost]));
+    let of_web =
+        "warn: agent 'agent_A' is not connected since 1970-01-01T00:02:00Z; it has 1 workload\n";
+    let of_db =
+        "warn: agent 'frnt' is not connected; it has 1 workload\nhint: did you mean 'front'?\n";
+    for (names, expected) in [
+        (&[][..], format!("{of_web}{of_db}")),
+        (&["web"], of_web.to_owned()),
+        (&["db"], of_db.to_owned()),
+    ] {
+        let names = names.iter().map(ToString::to_string).collect();
+        let filter = WorkloadArguments {
+            filter: Filter { agent: None, names },
+            ..WorkloadArguments::default()
+        };
+        let played = play(None, [Step::State(cluster.clone())], |link, output| {
+            workloads(link, &filter, now(), output)
+        });
+        played.result.unwrap();
+        assert_eq!(played.err, expected);
+    }
+}
+
+// [utest->swdd~cli-warns-of-failures~1]
+#[test]
+fn workload_that_fails_again_and_again_leads_to_a_warning() {
+    let warning = "warn: failed in the last hour: 'web' at least 3 times\n\
+                   hint: 'ank describe web' shows the last causes\n";
+    let hour_ago = 1_000_000;
+    for (ids, first_at, name, expected) in [
+        (["1", "1", "1"], hour_ago, "web", warning),
+        (["1", "1", "1"], hour_ago - 1, "web", ""),
+        (["1", "0", "1"], hour_ago, "web", ""),
+        (["1", "1", "1"], hour_ago, "db", ""),
+    ] {
+        let running = [
+            ("db", "1", "A", Phase::Running),
+            ("web", "1", "A", Phase::Running),
+        ];
+        let mut cluster = state(&["A"], &running);
+        let mut changes = Vec::new();
+        for (after, id) in ids.into_iter().enumerate() {
+            for state in ["Pending(Starting)", "Running(Ok)", "Failed(ExecFailed)"] {
+                changes.push(Node::map([
+                    ("at", Node::Number(first_at + after as u64)),
+                    ("agent", Node::text("A")),
+                    ("workload", Node::text("web")),
+                    ("id", Node::text(id)),
+                    ("state", Node::text(state)),
+                ]));
+            }
+        }
+        let map = cluster.as_map_mut().unwrap();
+        map.insert("history", Node::List(changes));
+        let filter = WorkloadArguments {
+            filter: Filter {
+                agent: None,
+                names: vec![name.to_owned()],
+            },
+            ..WorkloadArguments::default()
+        };
+        let now = UNIX_EPOCH + Duration::from_secs(1_000 + 3600);
+        let played = play(None, [Step::State(cluster)], |link, output| {
+            workloads(link, &filter, now, output)
+        });
+        played.result.unwrap();
+        assert_eq!(played.err, expected, "{ids:?} {first_at} {name}");
+    }
+}
