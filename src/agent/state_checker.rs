@@ -184,8 +184,9 @@ impl KnownEnd {
         end
     }
 
-    /// Updates the failure of one container of a pod. Returns the listed state, or the failure if
-    /// its container is missing in the listing: the state of the others does not show it.
+    /// Updates the failure of one container of a pod. Returns the listed state. If the failed
+    /// container is missing in the listing, returns the failure, which the listed state of the
+    /// others does not show.
     fn update_failure(&mut self, listed: &ListedContainer) -> ExecutionState {
         let Some(pods) = &listed.pods else {
             return listed.state.clone();
@@ -762,7 +763,7 @@ impl<P> WatchedContainer<P> {
         false
     }
 
-    /// Whether the end of each process will be noticed, and there is one.
+    /// Whether there are processes, and the end of each will be noticed.
     fn has_only_watched_processes(&self) -> bool {
         !self.processes.is_empty() && self.processes.iter().all(|process| process.watch.is_some())
     }

@@ -110,7 +110,7 @@ impl PodmanKubeConnector {
     // ------------------------------------------------- data of an instance
 
     /// Keeps `data` of the instance under the name `part`. Only other connectors and later agents
-    /// need it, so a failure is no failure of the workload.
+    /// need it, so a failure is no failure of the workload. The only error is `Cancelled`.
     // [impl->swdd~podman-kube-create-continues-if-cannot-create-volume~1]
     fn keep(
         &self,
@@ -450,7 +450,7 @@ impl PodmanKubeConnector {
         let call = self.cli.change(arguments.plain(&ids)).limit(limit);
         call.run_extended(None, || {
             if seconds.is_some() {
-                return None;
+                return None; // The times at the engine do not apply.
             }
             let inspect = ["container", "inspect", "--format={{.Config.StopTimeout}}"];
             let more = more_than_default(&self.cli, &inspect, &ids)?;

@@ -318,7 +318,7 @@ impl ControlMailbox {
         content: &RequestContent,
     ) -> Result<(), String> {
         let kind = RequestKind::of(content);
-        // First: there must be space for it.
+        // First: there must be space for the request.
         let mut subscriptions = 0;
         for open in &self.open {
             if open.is_subscription() {
@@ -348,7 +348,7 @@ impl ControlMailbox {
             self.open
                 .retain(|open| open.progress != RequestProgress::Lost || open.id != id);
         }
-        // Finally: it is open.
+        // Finally: the request is open.
         let masks = self.kept_masks(content);
         self.open.push(OpenRequest {
             id,

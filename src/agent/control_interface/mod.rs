@@ -234,7 +234,7 @@ impl ControlHub {
                 excerpt(workload)
             );
         };
-        // First: the request that it answers.
+        // First: the request that the response answers.
         let mut mailbox = interface.mailbox.lock();
         let Some(own_id) = mailbox.own_id(&id).map(str::to_owned) else {
             return log::debug!(

@@ -66,12 +66,12 @@ impl<C: Clock> WorkloadRecords<C> {
         record.desired.as_ref() == new && (record.waits != Waits::No || is_done)
     }
 
-    /// Adds the ended workloads that an earlier agent has recorded to the listed containers: others
-    /// may have removed their containers since.
+    /// Corrects the listed containers with the ends that an earlier agent has recorded. A container
+    /// that others have removed since its end is added.
     // [impl->swdd~agent-keeps-observed-ends~1]
     pub(crate) fn recall_ends(&self, runtime: &Name, listed: &mut Vec<ListedContainer>) {
         if !self.keeps_finished {
-            return; // They are started again, whatever their ends were.
+            return; // Ended workloads are started again in any case.
         }
         let Some(connector) = self.context.connector(runtime) else {
             return;

@@ -458,8 +458,8 @@ impl<C: Clock> WorkloadRecords<C> {
         prepared
     }
 
-    /// The purpose of a container that was never started; `None` if no earlier agent has prepared
-    /// it.
+    /// The purpose of a container that was never started; `None` if it was started, or was not
+    /// prepared.
     fn purpose_of_unstarted(
         &self,
         name: &Name,

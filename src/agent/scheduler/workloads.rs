@@ -366,7 +366,7 @@ impl<C: Clock> WorkloadRecord<C> {
         }
     }
 
-    /// Whether it waits, and a new state of one of these other workloads may end that.
+    /// Whether the workload waits, and a new state of one of the `others` may end the wait.
     fn waits_for(&self, others: &BTreeSet<Name>) -> bool {
         if self.waits == Waits::No {
             return false;
@@ -389,7 +389,7 @@ impl<C: Clock> WorkloadRecord<C> {
         desired.workload.dependencies.get(other) == Some(&AddCondition::Running)
     }
 
-    /// Whether its control loop has something of this instance, or must run it.
+    /// Whether the control loop of the workload has something of this instance, or must run it.
     fn has(&self, instance: &InstanceName) -> bool {
         let Some(control_loop) = &self.control_loop else {
             return false;
@@ -449,7 +449,7 @@ impl<C: Clock> WorkloadRecord<C> {
                 notes.push(Note::new(Reason::Dependency, text));
             }
         }
-        // Then: one note of them.
+        // Then: one note with all reasons.
         let mut reasons = notes.iter().map(|note| note.reason);
         let reason = reasons.find(|reason| *reason != Reason::None);
         let texts: Vec<&str> = notes.iter().map(|note| &*note.text).collect();
@@ -1147,8 +1147,8 @@ impl<C: Clock> WorkloadRecords<C> {
     }
 
     /// The workloads that must stop before the workload `name` is paused: they need it to run, must
-    /// be paused as well, and may have a container. None if `name` is not in use: then a wait for
-    /// them would protect nothing, and its start could begin meanwhile.
+    /// be paused as well, and may have a container. Empty if `name` is not in use: then a wait for
+    /// others would protect nothing, and the start of `name` could begin meanwhile.
     fn dependents_to_pause_before(&self, name: &Name) -> BTreeMap<String, DeleteCondition> {
         let mut dependents = BTreeMap::new();
         let Some(record) = self.records.get(name) else {
@@ -1448,7 +1448,7 @@ impl<C: Clock> WorkloadRecords<C> {
         }
     }
 
-    /// Starts the control loop of a workload. `instance` is its first one.
+    /// Starts the control loop of a workload, with the first `instance` that it handles.
     // [impl->swdd~agent-create-workload~1]
     // [impl->swdd~agent-resume-workload~2]
     pub(super) fn start_loop(&mut self, instance: InstanceName) -> &mut ControlLoop<C> {

@@ -419,7 +419,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let _ = engine.watch.send(command); // Gone only when the agent ends.
     }
 
-    /// Prepares the next instance again, since others have removed or started this container of it.
+    /// Prepares the next instance again, since others have removed or started its container `id`.
     pub(super) fn on_prepared_gone(&mut self, id: &ContainerId) {
         let Some(gone) = self.next.take_if(|next| next.waits_in(id)) else {
             return;

@@ -219,7 +219,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     /// Removes the container of a preparation that is not needed: the one with this id, or the one
-    /// that `call` makes. Without both it is searched: a failed call may have left one.
+    /// that `call` makes. Without both, a search follows: a failed call may have left a container.
     pub(super) fn remove_unused(
         &mut self,
         added: &AddedWorkload,
@@ -538,7 +538,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Some(added) => added.instance == self.instance,
             None => false,
         };
-        // Another container of it keeps its folder: an engine may still write into that.
+        // Another container of the instance keeps the folder: an engine may still write into it.
         let has_leftover = !comes_back && self.removals.has_unstopped(&self.instance);
         // First: the folders.
         if comes_back {
