@@ -34,7 +34,7 @@ const CHANGES_SHOWN: usize = 8;
 /// Longest wait for lines of logs: an agent that does not respond must not delay all else.
 const LOG_MAX: Duration = Duration::from_secs(2);
 
-/// What is known of one object: for people with texts, for programs with values.
+/// The facts about one object: for people with texts, for programs with values.
 struct Description {
     shown: Value,
     data: Value,
@@ -170,7 +170,7 @@ fn workload(name: &str, state: &Node, reasons: &Reasons, link: &mut dyn ServerLi
     for (user, condition) in reasons.users(name) {
         users.push(Dependency::new(user, condition, name, reasons));
     }
-    // Then, what happened to it, and what it does now.
+    // Then, its changes and its present state.
     let changes = last_changes(name, state);
     let last_update = last_update(name, state);
     let usage = usage(name, reasons, link);
