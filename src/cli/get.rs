@@ -15,7 +15,7 @@ use super::top::size;
 use super::version;
 use ankaios_model::execution_state::Phase;
 use ankaios_model::field_path::{WILDCARD, parts};
-use ankaios_model::fields::table::{COMPLETE_STATE, PARTS_ON_REQUEST, selects_nothing};
+use ankaios_model::fields::table::{COMPLETE_STATE, PARTS_ON_REQUEST, why_selects_nothing};
 use ankaios_model::names::InstanceName;
 use ankaios_model::node::Node;
 use ankaios_model::version::API_VERSION;
@@ -234,7 +234,7 @@ fn warn_of_missing_part(mask: &str, state: &Node, output: &mut Output) {
     let path = parts(mask);
     // An unknown part of the state was reported before the read.
     if COMPLETE_STATE.field(path[0]).is_some()
-        && let Some(reason) = selects_nothing(&path)
+        && let Some(reason) = why_selects_nothing(&path)
     {
         output.warn(format_args!("mask '{mask}' selects nothing: {reason}"));
         return;
@@ -290,7 +290,7 @@ pub(crate) fn check_masks(masks: &[String]) -> Result<()> {
                 "it is no part of events; 'ank get state {}' shows it",
                 path[0]
             )
-        } else if let Some(reason) = selects_nothing(&path) {
+        } else if let Some(reason) = why_selects_nothing(&path) {
             reason
         } else {
             continue;

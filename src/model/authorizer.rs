@@ -195,20 +195,20 @@ impl Rules<MaskTree> {
             });
         }
         // A request for everything needs a rule for every key at the top.
-        let for_all = if requested.is_empty() {
+        let to_allow = if requested.is_empty() {
             &[WILDCARD]
         } else {
             requested
         };
-        match rule_on(&self.allow, for_all, false, steps)? {
+        match rule_on(&self.allow, to_allow, false, steps)? {
             Some(_) => Ok(()),
             None => Err(Denial::NotAllowed(requested.join("."))),
         }
     }
 }
 
-/// Returns a rule that covers the whole request or, with `in_part`, at least a part of it. A rule
-/// covers everything below its mask.
+/// Returns the mask of a rule that covers the whole request or, with `in_part`, at least a part of
+/// it. A rule covers everything below its mask.
 fn rule_on<'m>(
     rules: &'m MaskTree,
     requested: &[&str],
@@ -217,24 +217,26 @@ fn rule_on<'m>(
 ) -> Result<Option<Vec<&'m str>>, Denial> {
     steps.take(1)?;
     if rules.ends_here {
-        return Ok(Some(Vec::new()));
+        return Ok(Some(Vec::new())); // This rule covers all that is left of the request.
     }
+    // First, choose the branches that may have such a rule.
     let mut rest: &[&str] = &[];
     let branches: Vec<&Branch> = match requested.split_first() {
-        // The request contains all rules below, so the first one covers a part of it.
+        // The request ends here, above all rules that are left. Each covers a part of it.
         None if in_part => rules.below.first().into_iter().collect(),
         None => return Ok(None),
         Some((part, parts)) => {
             rest = parts;
             if *part == WILDCARD && in_part {
-                // The request is about every key, and each rule about one of them.
+                // The request is about every key, so each branch is about a part of it.
                 rules.below.iter().collect()
             } else {
-                // Only a wildcard of a rule covers every key.
+                // Of a request for every key, only the wildcard of a rule covers the whole.
                 rules.on(part).collect()
             }
         }
     };
+    // Then, look for the rule in them.
     for (key, below) in branches {
         if let Some(rule) = rule_on(below, rest, in_part, steps)? {
             return Ok(Some([&[&**key], &rule[..]].concat()));

@@ -58,7 +58,7 @@ pub fn tags_bytes(tags: &BTreeMap<String, String>) -> usize {
         .sum()
 }
 
-/// Memory of a workload, in bytes, about. Only lengths of texts are read.
+/// About how many bytes of memory a workload takes. Only lengths of texts are read.
 pub fn workload_bytes(workload: &Workload) -> usize {
     let mut bytes = size_of::<Workload>()
         + workload.agent.len()
@@ -148,7 +148,7 @@ impl WorkloadStates {
             _ => self.entries.insert(key.clone(), state),
         };
         if let Some(changed) = &mut self.changed {
-            changed.entry(key).or_insert(old); // After a second change the first state is kept.
+            changed.entry(key).or_insert(old); // The state before the first change is kept.
         }
     }
 
@@ -375,9 +375,11 @@ impl WorkloadStates {
                 let ids = of_workload
                     .iter()
                     .map(|(key, state)| (&*key.id, execution_state_node(state)));
-                workloads.push((&*of_workload[0].0.workload, Node::map(ids)));
+                let (first, _) = of_workload[0];
+                workloads.push((&*first.workload, Node::map(ids)));
             }
-            agents.push((&*of_agent[0].0.agent, Node::map(workloads)));
+            let (first, _) = of_agent[0];
+            agents.push((&*first.agent, Node::map(workloads)));
         }
         Node::map(agents)
     }

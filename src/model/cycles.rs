@@ -14,15 +14,14 @@ const SHOWN_MAX: usize = 10;
 ///
 /// Dependencies with any condition are followed, except those on workloads that do not exist. Names
 /// are followed in sorted order, so that the same graph always leads to the same cycle. The
-/// depth-first search has three colours and is iterative, since the user chooses the length of a
-/// chain.
+/// depth-first search does not recurse: a user may write a chain that is longer than the stack.
 pub fn find_cycle<'w>(
     workload: impl Fn(&str) -> Option<&'w Workload>,
     starts: impl IntoIterator<Item = &'w Name>,
 ) -> Option<Vec<Name>> {
     // Workloads from which no cycle can be reached.
     let mut finished: BTreeSet<&str> = BTreeSet::new();
-    // Workloads on the present way.
+    // Workloads on the way from the start to the present workload.
     let mut open: BTreeSet<&str> = BTreeSet::new();
     for start in starts {
         let start: &str = start;
@@ -65,9 +64,10 @@ pub fn cycle_text(cycle: &[Name]) -> String {
     let first = names.first().copied().unwrap_or_default();
     names.extend(names.first().copied()); // The last workload depends on the first one.
     if cycle.len() > SHOWN_MAX {
-        // The first ones, the last one and the end of the cycle stay.
+        // The last workload stays, and the first one behind it.
+        let begin = SHOWN_MAX - 1;
         let hidden = cycle.len() - SHOWN_MAX;
-        names.splice(SHOWN_MAX - 1..SHOWN_MAX - 1 + hidden, ["..."]);
+        names.splice(begin..begin + hidden, ["..."]);
     }
     format!(
         "workload dependency '{first}' is part of a cycle. It is: {}",

@@ -264,11 +264,11 @@ impl ExecutionState {
     /// still exists, so a report of its runtime about it changes nothing.
     // [impl->swdd~api-workload-state-transitions~1]
     pub fn transition(&self, incoming: Self) -> Self {
-        let stop_requested = matches!(
+        let is_stop_requested = matches!(
             self.phase,
             Phase::StoppingRequestedAtRuntime | Phase::StoppingWaitingToStop
         );
-        let runtime_view = matches!(
+        let is_of_runtime = matches!(
             incoming.phase,
             Phase::Running
                 | Phase::Succeeded
@@ -276,7 +276,7 @@ impl ExecutionState {
                 | Phase::FailedLost
                 | Phase::FailedUnknown
         );
-        if stop_requested && runtime_view {
+        if is_stop_requested && is_of_runtime {
             self.clone()
         } else {
             incoming

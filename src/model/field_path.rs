@@ -124,8 +124,8 @@ fn apply_mask(top: &mut Place, new: &Node, path: &[&str]) -> Option<()> {
         depth += 1;
     }
     if matches!(place, Place::Put) {
-        // The copy already agrees with `new`; the mask is still wrong if its parent there is not a
-        // map.
+        // The copy already agrees with `new`. The mask is still wrong if its parent in the copy is
+        // not a map: as in `tree`, no index leads into a list there.
         let parent = value_at(new, &path[..depth])?.at(&parents[depth..])?;
         return parent.as_map().map(|_| ());
     }

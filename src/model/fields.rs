@@ -362,7 +362,7 @@ pub(crate) const TAG: Object = Object::new(&[
     Field::new("value", QUOTED).required(),
 ]);
 
-/// Removes empty values of fields that are not printed then.
+/// Removes empty values of fields with `omit_empty`, which are printed only with a value.
 pub fn omit_empty(node: &mut Node, kind: Kind) {
     match (kind, node) {
         (Kind::Map(below) | Kind::Named(below), Node::Map(entries)) => {

@@ -66,9 +66,11 @@ impl UpdateCause {
         if why.starts_with(CANNOT_BE_STAGED) {
             return Self::CannotBeStaged;
         }
-        let details = why.split_once(": ").map_or("", |(_, details)| details);
-        if why.starts_with(LATE) && details.starts_with("waits for '") && why.ends_with("' to stop")
-        {
+        let Some((deadline, details)) = why.split_once(": ") else {
+            return Self::Unhealthy;
+        };
+        let awaits_stop = details.starts_with("waits for '") && details.ends_with("' to stop");
+        if deadline.starts_with(LATE) && awaits_stop {
             return Self::AwaitsDependents;
         }
         Self::Unhealthy

@@ -134,7 +134,8 @@ impl MemberStatus {
         }
     }
 
-    /// Takes a state of its own, and notes whether it was started and since when it is healthy.
+    /// Takes a reported state of this instance. Notes whether it was started, and since when it is
+    /// healthy.
     fn take(&mut self, state: &ExecutionState, now: Instant) {
         let before = std::mem::replace(&mut self.state, state.clone());
         self.is_started |= match state.phase {
@@ -146,13 +147,13 @@ impl MemberStatus {
         };
         match state.phase {
             Phase::Running | Phase::Succeeded => _ = self.healthy_since.get_or_insert(now),
-            // After success it is only started again.
+            // A restart ends the health of an instance that was running, but not after a success.
             Phase::PendingStarting if before.phase != Phase::Running => {}
             _ => self.healthy_since = None,
         }
     }
 
-    /// Updates its status and clock. Returns whether it has become healthy.
+    /// Updates the standing and the clock. Returns whether the instance has become healthy.
     fn refresh(&mut self, now: Instant) -> bool {
         let standing = self.standing(now);
         if standing == Standing::Waits {
@@ -161,10 +162,11 @@ impl MemberStatus {
             self.spent += now.saturating_duration_since(since);
         }
         let before = std::mem::replace(&mut self.standing, standing);
-        if standing == Standing::Healthy {
-            self.spent = Duration::ZERO;
+        if standing != Standing::Healthy {
+            return false;
         }
-        standing == Standing::Healthy && before != standing
+        self.spent = Duration::ZERO; // It has its whole deadline if it becomes unhealthy later.
+        before != Standing::Healthy
     }
 
     /// The time on its clock, which counts towards its deadline.
@@ -208,7 +210,7 @@ impl MemberStatus {
         }
     }
 
-    /// Marks it as failed. Returns `None` if it already was.
+    /// Marks the instance as failed. Returns `None` if it was marked already.
     fn fail(&mut self, cause: FailureCause, details: String) -> Option<Failure> {
         if self.has_failed {
             return None;
@@ -245,10 +247,11 @@ impl HealthWindow {
     /// Adds an instance. It replaces an earlier one of the same workload and continues its clock.
     pub fn add(&mut self, member: Member, now: Instant) {
         let name = member.instance.workload.clone();
-        let former = self.clocks.remove(&name).unwrap_or_default();
+        // An earlier instance is still a member, or its clock was kept when it ended.
+        let kept = self.clocks.remove(&name).unwrap_or_default();
         let spent = match self.members.remove(&name) {
             Some(status) => status.clock(now),
-            None => former,
+            None => kept,
         };
         let mut status = MemberStatus {
             counts: !member.keeps_name,
@@ -285,6 +288,7 @@ impl HealthWindow {
             self.members.insert(name, status);
         }
         self.due = earliest(self.due, other.due);
+        // Of two clocks, the one that has run longer has the earlier deadline.
         for (name, clock) in other.clocks {
             let known = self.clocks.entry(name).or_default();
             *known = clock.max(*known);
@@ -399,7 +403,8 @@ impl HealthWindow {
         is_loss
     }
 
-    /// Fails all instances that are not healthy: the update may be the reason of too many losses.
+    /// Fails all instances that may run and are not healthy: the update may be the reason of too
+    /// many losses.
     pub fn fail_by_losses(&mut self, why: &str, now: Instant) -> Vec<Failure> {
         let mut failures = Vec::new();
         self.change(

@@ -589,8 +589,8 @@ pub fn of_config(runtime: &str, config: &str) -> Result<Option<Lifecycle>, Lifec
     of_config_within(runtime, config, &mut { usize::MAX })
 }
 
-/// Reads the block of one of many runtime configurations. `left` is the counted size, in bytes,
-/// that may still be read of all together: other requests wait meanwhile.
+/// Reads the block of one of many runtime configurations. `left` bounds the size of all of them
+/// together, in counted bytes, since other requests wait while they are read.
 ///
 /// # Errors
 /// As [`of_config`], or nothing is left.
@@ -611,7 +611,8 @@ pub fn of_config_within(
     let read = yaml::read(config, Origin::Others);
     let size = match &read {
         Ok(document) => document.size,
-        // About as much was read before the error.
+        // How much was read before the error is not known. At most about every second byte was a
+        // node.
         Err(_) => config.len().saturating_mul(NODE_BYTES / 2).min(OTHERS_MAX),
     };
     *left = left.saturating_sub(size);

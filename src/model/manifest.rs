@@ -81,7 +81,7 @@ impl Manifest {
     }
 
     /// Reads the text of one manifest and passes unknown keys to `warn`, also if the text is
-    /// refused: a missing key is often misspelt.
+    /// refused: an unknown key is often a missing one with a wrong spelling.
     ///
     /// # Errors
     /// As [`Self::parse`].
@@ -124,7 +124,7 @@ impl Manifest {
                 if fields.contains_key("agent") {
                     continue;
                 }
-                fields.insert("agent", Node::text(""));
+                fields.insert("agent", Node::text("")); // `ank apply --agent` may set one later.
                 if without_agent.is_none() {
                     let entry = root.entry_at(&["workloads", name]);
                     let at = entry.map(|(_, workload)| workload.at);

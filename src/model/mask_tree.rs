@@ -103,8 +103,8 @@ impl MaskTree {
         }
     }
 
-    /// Returns how many masks may lead to one field at most, because a wildcard and a key are at
-    /// the same place.
+    /// Returns how many masks may lead to the same field at most. Where a wildcard and a key are at
+    /// the same place, the masks below both lead to the fields of that key.
     fn overlap(&self) -> usize {
         let mut of_wildcard = 0;
         let mut of_keys = 0;
@@ -116,7 +116,7 @@ impl MaskTree {
             };
             *highest = below.overlap().max(*highest);
         }
-        (of_wildcard + of_keys).max(1)
+        (of_wildcard + of_keys).max(1) // Without branches it is the mask that ends here.
     }
 
     /// Returns whether a mask begins with a key that begins with `text`.
@@ -152,6 +152,7 @@ impl MaskTree {
         all
     }
 
+    /// Returns the branch with exactly this key.
     fn child(&self, key: &str) -> Option<&Branch> {
         #[cfg(debug_assertions)]
         LOOKUPS.with(|lookups| lookups.set(lookups.get() + 1));

@@ -234,7 +234,8 @@ impl RequestContent {
         matches!(self, Self::LogsCancel | Self::EventsCancel)
     }
 
-    /// Memory behind it, in bytes, about: it bounds queues, which needs no exact number.
+    /// About how many bytes of memory the content points to. Queues are bounded by this number,
+    /// which need not be exact.
     pub fn memory_bytes(&self) -> usize {
         match self {
             Self::UpdateState(UpdateState {

@@ -121,7 +121,8 @@ impl Node {
         })
     }
 
-    /// Memory behind it, in bytes, about: a state takes many times more as a tree than on the wire.
+    /// About how many bytes of memory the node points to. A state takes many times more as a tree
+    /// than on the wire.
     pub fn memory_bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -141,8 +142,8 @@ impl Node {
         }
     }
 
-    /// Bytes of its texts. An encoded message is hardly smaller, since it has short codes for names
-    /// of fields and states only.
+    /// Bytes of its texts. An encoded message is hardly smaller: it has short codes only for the
+    /// names of fields and states.
     pub fn text_bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -316,6 +317,7 @@ impl<'de> Deserializer<'de> for NodeReader<'de> {
         texts: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, StateError> {
+        // A node of another type is refused as an unknown text.
         let text = self.node.as_text().unwrap_or_default();
         let value = text
             .into_deserializer()

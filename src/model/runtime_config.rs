@@ -207,6 +207,7 @@ impl ContainerConfig {
         while let Some(word) = words.next() {
             match word.strip_prefix(name) {
                 Some("") => found = words.next().map(String::as_str),
+                // Without an equals sign it is another option, with a longer name.
                 Some(rest) => found = rest.strip_prefix('=').or(found),
                 None => {}
             }
@@ -260,10 +261,11 @@ impl KubeConfig {
         None
     }
 
-    /// Refuses a manifest that becomes too large. One that only podman can read is accepted here:
-    /// podman reports its faults.
+    /// Refuses a manifest that becomes too large or is nested too deep. A manifest with other
+    /// faults is accepted here: podman reports them.
     fn checked(self) -> Result<Self, String> {
         match yaml::read_all(&self.manifest, Origin::Others) {
+            // Only the error of the text as a whole has no place.
             Err(error) if error.location.is_none() => Err(error.to_string()),
             Ok(_) | Err(_) => Ok(self),
         }

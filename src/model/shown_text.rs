@@ -57,6 +57,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 /// Makes a line of a program printable as [`printable`] does, but keeps its colours, which end with
 /// the line. A carriage return at the end is left out.
 pub fn printable_with_colours(line: &str) -> String {
+    // Each piece but the first follows the beginning of an escape sequence.
     let mut pieces = line.trim_end_matches('\r').split("\x1b[");
     let mut shown = printable(pieces.next().unwrap_or_default()).into_owned();
     let mut coloured = false;
@@ -69,7 +70,7 @@ pub fn printable_with_colours(line: &str) -> String {
                 shown.extend(["\x1b[", &piece[..end], "m", &printable(rest)]);
                 coloured = true;
             }
-            // Only the escape is written out; the rest is text then.
+            // It is no colour: write the escape out, so that the rest is shown as text.
             None => shown.push_str(&printable(&format!("\x1b[{piece}"))),
         }
     }

@@ -231,8 +231,7 @@ pub struct YamlError {
 }
 
 impl YamlError {
-    /// What to do about a `text` that cannot be read because of it: `general` where no place is
-    /// known.
+    /// Returns what to do about a `text` that has this error: `general` if its place is unknown.
     pub fn hint(&self, text: &str, general: &str) -> String {
         let Some(at) = self.location else {
             return general.to_owned();
@@ -319,16 +318,17 @@ pub struct Document {
 pub fn read(text: &str, origin: Origin) -> Result<Document, YamlError> {
     let mut reader = Reader::new(origin);
     let mut events = Events::new(text);
-    let end = match reader.document(&mut events)? {
-        Some(end) => end, // It is empty.
-        None => match events.next()? {
-            (Event::EndOfText, _) => Location::BEGIN,
-            (_, at) => return Err(YamlError::second_document(at)),
-        },
-    };
+    let end_of_text = reader.document(&mut events)?;
+    if end_of_text.is_none() {
+        // There is a document, and the text must end after it.
+        let (event, at) = events.next()?;
+        if !matches!(event, Event::EndOfText) {
+            return Err(YamlError::second_document(at));
+        }
+    }
     let root = reader.roots.pop().unwrap_or_else(|| Yaml {
         content: Content::Plain(Plain::Null, "".into()),
-        at: end,
+        at: end_of_text.unwrap_or(Location::BEGIN),
     });
     Ok(Document {
         root,
@@ -730,7 +730,7 @@ impl Reader {
             self.merged = self
                 .merged
                 .saturating_add(NODE_BYTES.saturating_mul(added.len()));
-            self.count(0, 0, false)?;
+            self.count(0, 0, false)?; // Compares the size with its bound.
             for (key, value) in added.iter() {
                 // Lists and mappings are useless as keys.
                 if let Some(identity) = key.identity()
@@ -747,6 +747,7 @@ impl Reader {
     fn check_keys<'k>(&self, keys: impl Iterator<Item = &'k Yaml>) -> Result<(), YamlError> {
         let mut scalars: Vec<&Yaml> = keys.filter(|key| key.source().is_some()).collect();
         scalars.sort_by_key(|key| (key.source(), key.plain(), key.at));
+        // Of several duplicates, the first one in the text is reported.
         let mut duplicate: Option<&Yaml> = None;
         for pair in scalars.windows(2) {
             let is_same = pair[0].content == pair[1].content;
@@ -789,7 +790,8 @@ impl Reader {
         }
     }
 
-    /// Returns an error with the path to the present position.
+    /// Returns an error with the path to the present position, such as `workloads.web.files[0]`. A
+    /// path that begins with a list begins with a dot: `.[0]`.
     fn wrong(&self, message: &str, at: Location) -> YamlError {
         let mut path = String::new();
         for open in &self.open {
@@ -802,7 +804,7 @@ impl Reader {
                     path.push_str(if path.is_empty() { "" } else { "." });
                     path.push_str(key.source().unwrap_or("?"));
                 }
-                Items::Map(OpenMap { key: None, .. }) => {}
+                Items::Map(OpenMap { key: None, .. }) => {} // The error is about the whole mapping.
             }
         }
         YamlError::new(

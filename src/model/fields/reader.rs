@@ -183,8 +183,8 @@ impl<'a> At<'a> {
         }
     }
 
-    /// The path from the outermost node, as people write it. Of a long key it has the beginning: a
-    /// document can have a long key above thousands of problems.
+    /// The path from the outermost node, as people write it. Long keys are shortened: a document
+    /// may have thousands of problems below one.
     fn path(&self) -> String {
         let above = match self.parent {
             Some(parent) => parent.path(),
@@ -212,14 +212,14 @@ impl<'a> At<'a> {
     fn problem<T>(&self, message: impl Into<String>) -> Result<T, Problem> {
         Err(Problem {
             path: self.path(),
-            // It may quote a value, and ends in states and logs.
+            // The message may quote a value, and it is shown in states and logs.
             message: without_passwords(&message.into()),
             at: self.node.at,
             key_at: self.key_at,
         })
     }
 
-    /// Checks the form of a key.
+    /// Checks the form of a key. The place of the problem is that of the key, not of its value.
     fn check_key(&self, key: &str) -> Result<(), Problem> {
         let Err(message) = Text::Name.check(key) else {
             return Ok(());
@@ -255,7 +255,7 @@ struct FieldReader<'d> {
 }
 
 impl FieldReader<'_> {
-    /// Records a problem, so that the rest is read as well.
+    /// Returns the value of a result, or records its problem, so that the rest is read as well.
     fn noted<T>(&mut self, result: Result<T, Problem>) -> Option<T> {
         match result {
             Ok(value) => return Some(value),
@@ -272,7 +272,8 @@ impl FieldReader<'_> {
         self.noted::<()>(at.problem(message));
     }
 
-    /// The problem of a node with a wrong type.
+    /// The problem of a node with a wrong type. It does not quote the text of an engine, which may
+    /// be secret.
     fn wrong_type<T>(&self, at: &At<'_>, expected: &str) -> Result<T, Problem> {
         let is_structure = matches!(at.node.content, Content::List(_) | Content::Map(_));
         if at.rules == DocumentKind::Engine && !is_structure {
@@ -493,6 +494,7 @@ impl FieldReader<'_> {
             let is_hidden = at.rules == DocumentKind::Schema && field.name != key;
             if !is_absent && !is_hidden {
                 let value = self.field(&child, field);
+                // A field with a problem is in the tree as well: it is not missing.
                 tree.insert(field.name, self.noted(value).unwrap_or_default());
             }
         }
@@ -527,7 +529,7 @@ impl FieldReader<'_> {
     /// Reports a field without value if it is required.
     fn check_missing(&mut self, at: &At<'_>, field: &Field) {
         let name = field.name;
-        // Only for the JSON schema a field with its old name has no value.
+        // The JSON schema does not have the old name, so the field has no value there.
         if let Some(old) = field.old_name
             && at.has(old)
         {
@@ -587,7 +589,7 @@ impl FieldReader<'_> {
     fn field(&mut self, at: &At<'_>, field: &Field) -> Result<Node, Problem> {
         let null_is_empty = match (at.rules, field.kind) {
             (DocumentKind::Manifest, Kind::Object(_)) => true,
-            // In later versions it is an error, since the value was probably forgotten.
+            // In later versions null is an error, since the value was probably forgotten.
             (
                 DocumentKind::Manifest,
                 Kind::Tags | Kind::List(_) | Kind::Map(_) | Kind::Named(_),
@@ -617,11 +619,13 @@ impl FieldReader<'_> {
                 return self.object(at, object);
             }
         }
-        Ok(chosen)
+        Ok(chosen) // Never reached: `choice` returns the tag of one of the objects.
     }
 
-    /// Reads tags: a mapping, or a list of entries in a manifest of the deprecated version.
+    /// Reads tags: a mapping, or a list of entries in a manifest of the deprecated version. Notes
+    /// the first tags of a manifest that have the shape of the other version.
     fn tags(&mut self, at: &At<'_>) -> Result<Node, Problem> {
+        // First, the shape that the version of a manifest requires, if the tags have another one.
         let version = match self.version {
             Some(version) if at.rules == DocumentKind::Manifest => version,
             _ => "",
@@ -631,7 +635,6 @@ impl FieldReader<'_> {
             Content::List(_) => "sequence".to_owned(),
             _ => at.node.describe(),
         };
-        // The shape that the version of a manifest requires, if the tags have another one.
         let required = match version {
             API_VERSION if found != "mapping" => Some("mapping (key-value pairs)"),
             API_VERSION_DEPRECATED if found != "sequence" => {
@@ -639,12 +642,14 @@ impl FieldReader<'_> {
             }
             _ => None,
         };
+        // Then, the tags, if their shape is allowed.
         let Some(required) = required else {
             if found == "sequence" && at.rules == DocumentKind::Manifest {
                 return self.tag_list(at);
             }
             return self.map(at, Kind::Text(Text::Quoted), false);
         };
+        // Otherwise, the message about their shape.
         let workload = match at.parent.map(|workload| workload.step) {
             Some(PathStep::Key(name)) => name,
             _ => "",

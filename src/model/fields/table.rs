@@ -132,12 +132,13 @@ fn kind_of(field: &Field) -> Kind {
 
 /// Returns why a field, given by its parts, can never have a value; `None` if it can.
 pub fn why_no_value(path: &[&str]) -> Option<String> {
-    if let Some(reason) = selects_nothing(path) {
+    if let Some(reason) = why_selects_nothing(path) {
         return Some(reason);
     }
     if holds_value(Kind::Object(&COMPLETE_STATE), path) {
         return None;
     }
+    // It is a group of fields. Perhaps names before its last part were left out.
     let mask = path.join(".");
     for missing in 1..=LEVELS_MAX {
         if let Some(whole) = with_levels(path, missing) {
@@ -214,7 +215,7 @@ fn holds_value(kind: Kind, path: &[&str]) -> bool {
 }
 
 /// Returns why a field mask, given by its parts, can never select anything; `None` if it can.
-pub fn selects_nothing(path: &[&str]) -> Option<String> {
+pub fn why_selects_nothing(path: &[&str]) -> Option<String> {
     if let [WORKLOAD_STATES_NAME, agent, workload, field] = path
         && EXECUTION_STATE.field(field).is_some()
     {
@@ -226,7 +227,7 @@ pub fn selects_nothing(path: &[&str]) -> Option<String> {
     let mut kind = Kind::Object(&COMPLETE_STATE);
     for (depth, part) in path.iter().enumerate() {
         let known = match kind {
-            // Each of its fields has others below it.
+            // A wildcard selects all fields. The rest of the path may exist below one of them.
             Kind::Object(_) if *part == WILDCARD => return None,
             Kind::Object(object) => match object.field(part) {
                 Some(field) => {
@@ -239,9 +240,11 @@ pub fn selects_nothing(path: &[&str]) -> Option<String> {
                 kind = *below;
                 continue;
             }
+            // Anything may be below.
             Kind::Config | Kind::Tags | Kind::List(_) | Kind::OneOf(_) | Kind::Any => return None,
             _ => vec![],
         };
+        // This part is unknown.
         let above = if depth == 0 {
             "the state".to_owned()
         } else {
@@ -336,7 +339,7 @@ mod tests {
                  'workloadStates.A.w.*.state'",
             ),
         ] {
-            assert_eq!(selects_nothing(&parts(mask)).as_deref(), Some(expected));
+            assert_eq!(why_selects_nothing(&parts(mask)).as_deref(), Some(expected));
             assert_eq!(why_no_value(&parts(mask)).as_deref(), Some(expected));
         }
         for mask in [
@@ -346,7 +349,7 @@ mod tests {
             "desiredState.workloads.w.files.any",
             "workloadStates.A.w.id",
         ] {
-            assert_eq!(selects_nothing(&parts(mask)), None, "{mask}");
+            assert_eq!(why_selects_nothing(&parts(mask)), None, "{mask}");
         }
     }
 

@@ -140,6 +140,7 @@ impl<'t> Events<'t> {
         let mut message =
             problem.unwrap_or_else(|| "libyaml parser failed but there is no error".to_owned());
         let offset = parser.problem_offset;
+        // The parser marks the beginning if it only knows the offset.
         if at == Location::BEGIN && offset != 0 {
             message.push_str(&format!(" at position {offset}"));
         } else {
