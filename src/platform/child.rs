@@ -103,9 +103,9 @@ impl<'a> ChildCall<'a> {
         let status = running.wait(cancel, more_time);
         let mut end = running.end_with(status);
         if self.input.len() <= PIPE_CAPACITY {
-            end.input_error = None;
+            end.input_error = None; // With so little input it is chance, see the field.
         }
-        memory::settle_again();
+        memory::settle_again(); // The code that the call has used is mostly idle now.
         Ok(end)
     }
 
@@ -323,6 +323,7 @@ impl<'a> RunningCall<'a> {
     ) -> Option<ExitStatus> {
         let mut more_time = Some(more_time);
         loop {
+            // First, write input, and end the call if its time is over.
             self.feed();
             let age = SystemClock.now().saturating_duration_since(self.began);
             if self.stage == Stage::Running
@@ -342,11 +343,13 @@ impl<'a> RunningCall<'a> {
             if self.is_given_up() {
                 return None;
             }
+            // Then, wait, and take the output.
             self.turn(cancel, age);
             if self.bounds.end_when_exceeded && self.stdout.discarded > 0 {
                 self.end(Ending::TooMuchOutput);
             }
-            // Checks without reaping the child: it must keep the number of its group.
+            // Finally, check for the end without reaping the child: while it is a zombie, its
+            // group keeps its number.
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
             if !matches!(waitid(WaitId::Pid(self.pid), options), Ok(None)) {
                 return self.reap();
@@ -424,7 +427,7 @@ impl<'a> RunningCall<'a> {
     /// Sends SIGTERM to the child and its helpers.
     fn end(&mut self, ending: Ending) {
         if self.stage == Stage::Running {
-            let _ = kill_process_group(self.pid, Signal::TERM);
+            let _ = kill_process_group(self.pid, Signal::TERM); // It fails if all have ended.
             let kill_at = SystemClock.now() + self.kill_grace;
             self.stage = Stage::Terminated { ending, kill_at };
         }
@@ -436,7 +439,7 @@ impl<'a> RunningCall<'a> {
         if let Stage::Terminated { ending, kill_at } = self.stage
             && kill_at <= now
         {
-            let _ = kill_process_group(self.pid, Signal::KILL);
+            let _ = kill_process_group(self.pid, Signal::KILL); // It fails if all have ended.
             let give_up_at = now + KERNEL_KILL_GRACE;
             self.stage = Stage::Killed { ending, give_up_at };
         }
@@ -464,6 +467,7 @@ impl<'a> RunningCall<'a> {
     /// The end of the call. `status` is `None` if the child could not be ended.
     fn end_with(self, status: Option<ExitStatus>) -> ChildEnd {
         let mut input_error = self.input_error;
+        // A child that ends before it has read all input closes the pipe.
         if let Some(PendingInput { rest, .. }) = self.stdin
             && !rest.is_empty()
             && input_error.is_none()
@@ -618,6 +622,7 @@ impl FollowedChild {
             polled.push(PollFd::new(pidfd, PollFlags::IN));
             wait = KERNEL_KILL_GRACE;
         }
+        // An error, EINTR for one, only shortens the wait.
         let _ = poll(&mut polled, Timespec::try_from(wait).ok().as_ref());
     }
 }
@@ -629,7 +634,7 @@ impl Drop for FollowedChild {
             return;
         };
         if !matches!(child.try_wait(), Ok(None)) {
-            return;
+            return; // It has ended.
         }
         let _ = kill_process_group(self.pid, Signal::KILL);
         self.wait_for_end();

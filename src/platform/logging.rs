@@ -98,6 +98,7 @@ fn own_modules(filter: &str, program: &str) -> String {
         if let Some(rest) = text.trim().strip_prefix(program)
             && (rest.is_empty() || rest.starts_with("::") || rest.starts_with('='))
         {
+            // `ank_server::wire=debug` becomes `ankaios_wire=debug`.
             let rest = rest.trim_start_matches("::");
             directives.push(format!("{OWN_MODULES}{rest}"));
         }
@@ -279,6 +280,7 @@ impl Sources {
         } else {
             Level::Info
         };
+        // A user who asks for more than the default levels gets all of that.
         if record.level() > default_level {
             return Ruling {
                 is_written: true,

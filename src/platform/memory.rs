@@ -197,7 +197,8 @@ unsafe extern "C" fn add_code(
         // SAFETY: the loader's names end with a zero.
         name = unsafe { CStr::from_ptr(info.dlpi_name) };
     }
-    // The program itself has no name. The code that the kernel adds has one without a path.
+    // The program itself has no name. The code that the kernel adds has a name without a path: it
+    // is left out. 0 lets the loader continue with the next file.
     if !matches!(name.to_bytes(), [] | [b'/', ..]) {
         return 0;
     }
@@ -245,7 +246,7 @@ pub fn settle() -> io::Result<()> {
     let code: &[Range<usize>] = CODE.get().map_or(&[], Vec::as_slice);
     let (work_done, woken) = bounded(1);
     threads::spawn("settle", STACK_SMALL, move || {
-        let _ = woken.recv_timeout(FIRST_DELAY);
+        let _ = woken.recv_timeout(FIRST_DELAY); // A call of an engine may end this wait.
         for range in code {
             map_in_pieces(range);
         }

@@ -241,11 +241,11 @@ impl ConfigFile {
             version: Option<String>,
         }
         #[derive(Deserialize)]
-        struct Default {
+        struct GivenInDefault {
             default: Given,
         }
         let mut version = None;
-        if in_default && let Ok(keys) = self.keys::<Default>() {
+        if in_default && let Ok(keys) = self.keys::<GivenInDefault>() {
             version = keys.default.version;
         }
         if version.is_none() {
@@ -333,6 +333,7 @@ impl ConfigFile {
             if !visits_below {
                 continue;
             }
+            // Each table in an array has the path of the array.
             let values = match value {
                 DeValue::Array(items) => items.iter().map(Spanned::get_ref).collect(),
                 value => vec![value],
@@ -682,7 +683,8 @@ pub fn readable_key_warning(file: &ConfigFile, keys: &PemKeys) -> Option<String>
 pub fn insecure_flag(matches: &clap::ArgMatches) -> Option<bool> {
     let insecure = option_index(matches, "insecure");
     if let Some(not) = option_index(matches, "no_insecure") {
-        return Some(insecure > Some(not));
+        let is_later = insecure.is_some_and(|insecure| insecure > not);
+        return Some(is_later);
     }
     match matches.value_source("insecure")? {
         ValueSource::DefaultValue => None,
