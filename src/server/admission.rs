@@ -334,8 +334,9 @@ impl Admission {
         keys
     }
 
-    /// Adds a pending request. Returns the requests that there is no capacity for then: requests of
-    /// sources that have more pending than the source of `request`, or `request` itself.
+    /// Adds a pending request. Returns the requests that are refused: `request` itself if its
+    /// requester has too many, or, when the capacity is used up, requests of sources that have more
+    /// pending bytes than the source of `request`, or `request` itself.
     pub(crate) fn enqueue(&mut self, request: PendingRequest) -> Vec<RefusedRequest> {
         let pending = self.pending.iter();
         let of_requester = pending.filter(|pending| pending.requester == request.requester);
@@ -360,7 +361,7 @@ impl Admission {
         for pending in &self.pending {
             taken += pending.bytes.min(PENDING_BYTES_MOST);
         }
-        taken == 0 || taken + bytes <= PENDING_BYTES
+        taken == 0 || taken + bytes <= PENDING_BYTES // A single request may be larger.
     }
 
     /// Makes room for `request`: removes the newest request of the source with most pending bytes.

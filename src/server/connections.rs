@@ -53,7 +53,7 @@ impl ServerLoop {
         let name = Name::from(hello.agent.clone());
         let _source = log_source(name.clone());
         let begin = self.now();
-        // First, an older connection of this agent ends.
+        // First, decide whether the agent may connect. An older connection of it ends.
         if self.admission.defers_agent(&name, begin) {
             return refuse_agent(
                 &name,

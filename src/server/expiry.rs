@@ -79,7 +79,7 @@ fn pause(expires: &[u64], now: SystemTime) -> Option<Duration> {
     let first = expires.iter().min()?;
     let until = until_warning(*first, now);
     if until.is_zero() {
-        return Some(CHECK_INTERVAL);
+        return Some(CHECK_INTERVAL); // The warning was given, and will be repeated.
     }
     Some(until.min(CHECK_INTERVAL))
 }

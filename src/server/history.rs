@@ -138,7 +138,7 @@ impl History {
         }
         let is_change = match before {
             None | Some(Phase::AgentDisconnected) => self.is_news(instance, state.phase),
-            // The server has just started: the agent may have reported the same to an earlier one.
+            // The agent may have reported the same phase to an earlier process of the server.
             Some(Phase::PendingInitial) if is_first_report => self.is_news(instance, state.phase),
             Some(before) => before != state.phase,
         };
@@ -179,7 +179,7 @@ impl History {
         let dropped = keep(&mut self.changes, change);
         self.unstored += 1;
         if dropped.is_some_and(|index| index >= unstored_from) {
-            self.unstored -= 1;
+            self.unstored -= 1; // The dropped change was not stored yet.
         }
     }
 
@@ -246,7 +246,7 @@ fn read_file(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The changes in the lines of a file that are kept.
+/// The changes in the lines of a file, without those beyond the bounds of [`keep`].
 fn kept_changes(text: &str) -> VecDeque<Change> {
     let mut changes = VecDeque::new();
     for line in text.lines() {
@@ -318,7 +318,8 @@ impl HistoryFile {
         file.write_all(format!("{begin}{lines}").as_bytes())?;
         drop(file);
 
-        // Then, if the file is long or its length is unknown, the oldest lines are removed.
+        // Then, if the file is long or its length is unknown, it is replaced by one without the
+        // oldest lines. Changes that cannot be read are lost.
         let known = self.lines.unwrap_or(LINES_MAX);
         let count = known + lines.lines().count();
         if count <= LINES_MAX {

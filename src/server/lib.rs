@@ -293,8 +293,8 @@ impl ServerLoop {
                 return;
             };
             self.turn(event, clock);
-            // A flood of events must not delay pending requests without end: one is served now. For
-            // as long as that takes, events come first again, so each side gets half of the time.
+            // A flood of events must not delay pending requests without end, so one is served now.
+            // Then only events are handled for as long as that took: each side gets half the time.
             let begin = clock.now();
             if begin >= next_room && inputs.room.try_recv().is_ok() {
                 self.turn(ServerEvent::Room, clock);

@@ -86,7 +86,7 @@ fn check_parts<'m>(masks: impl Iterator<Item = &'m String>) -> Result<(), String
 }
 
 impl ServerLoop {
-    /// Serves a request, keeps it pending, or refuses it. `permits`: of its message in the inbox.
+    /// Serves a request, keeps it pending, or refuses it. Its message in the inbox holds `permits`.
     pub(super) fn request(
         &mut self,
         peer: PeerId,
@@ -131,7 +131,7 @@ impl ServerLoop {
             })
     }
 
-    /// Keeps a request pending, and refuses the requests that there is no capacity for then.
+    /// Keeps a request pending, and refuses requests, perhaps this one, if the capacity is used up.
     fn enqueue(
         &mut self,
         requester: &Requester,
@@ -167,7 +167,7 @@ impl ServerLoop {
             ..
         } = request;
         match content {
-            // It frees capacity, so it may overtake earlier requests of its requester.
+            // A cancellation frees capacity, so it may overtake earlier requests of its requester.
             RequestContent::LogsCancel | RequestContent::EventsCancel => {
                 for _ in 0..self.admission.withdraw(&key) {
                     self.sessions.refuse_or_drop(&key, WITHDRAWN);
@@ -241,7 +241,8 @@ impl ServerLoop {
     fn logs(&mut self, requester: &Requester, key: &RequestKey, mut request: LogsRequest) {
         let workloads = self.updates.workloads();
         request.instances.retain(|name| workloads.is_wanted(name));
-        // Each effective workload has one wanted instance, so further names are repetitions.
+        // Each effective workload has one wanted instance, so further names are repetitions. Some
+        // of these are tolerated.
         if request.instances.len() > 2 * workloads.effective.len() {
             return self.sessions.refuse(
                 key,
@@ -261,7 +262,8 @@ impl ServerLoop {
         self.apply(effects);
     }
 
-    /// Reads the state. Events of a subscription follow the response, and begin where it ends.
+    /// Reads the state. Events of a subscription follow the response: they have the changes after
+    /// the state in it.
     fn complete_state(&mut self, requester: &Requester, key: &RequestKey, read: &ReadState) {
         let masks = match MaskTree::of_request(&read.masks) {
             Ok(masks) => masks,
@@ -282,6 +284,7 @@ impl ServerLoop {
             let state = self.view().everything();
             return self.sessions.respond_with_state(key, state);
         };
+        // Subscriptions do not have the parts on request.
         if read.subscribe {
             let state = self.view().select(&masks);
             return self.sessions.respond_with_state(key, state);
@@ -363,7 +366,7 @@ impl ServerLoop {
         match content {
             RequestContent::RollBack(number) => self.check_rollback(requester, number),
             RequestContent::UpdateState(update) => self.check_new_state(requester, update),
-            _ => Err(UpdateError::NoState),
+            _ => Err(UpdateError::NoState), // No other content is an update.
         }
     }
 

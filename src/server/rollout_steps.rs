@@ -81,13 +81,14 @@ impl ServerLoop {
         for step in due.steps {
             self.take_step(step);
         }
+        // After the last step: each of them may change the shown states.
         if !has_steps && due.has_news {
             self.show_staged(due.is_show_due);
         }
         if self.rollouts.is_unsaved() {
             self.store_state();
         }
-        // Once no step is left, whether updates are open is final.
+        // A step may open or end an update, so agents are notified after the last one.
         if !has_steps {
             let mut effects = Effects::default();
             self.rollouts.send_open(&mut effects);

@@ -141,7 +141,7 @@ fn addresses<'de, D: serde::Deserializer<'de>>(
 
 /// Value of the key `socket_mode`: permissions of the files of Unix domain sockets.
 fn socket_mode<'de, D: serde::Deserializer<'de>>(number: D) -> Result<Option<u32>, D::Error> {
-    let mode = u32::deserialize(number).unwrap_or_default();
+    let mode = u32::deserialize(number).unwrap_or_default(); // 0 is refused below.
     // A decimal 660 is a mistake for octal, and would open the socket in another way.
     if mode & !0o666 == 0 && mode & 0o600 == 0o600 {
         return Ok(Some(mode));

@@ -5,7 +5,7 @@
 //! most the state that was being written, also when it leaves a file that cannot be read.
 //!
 //! Thread: `store` writes; [`StateStore`] belongs to `server`, which waits for the disk only before
-//! a staged update is carried out, and at most a second in ten; `main` reads at the start.
+//! a staged update is switched, and at most a second in ten; `main` reads at the start.
 //! Owns: the files in the folder. Takes: accepted states, of which only the newest is written.
 //! Gives: a report after each write, of which only the newest counts.
 
@@ -218,7 +218,7 @@ impl StateStore {
         let begin = SystemClock.now();
         let limit = self.wait_left(begin);
         if !self.has_writer || limit.is_zero() {
-            return; // None attempts it, or earlier waits have used the budget.
+            return; // No thread writes the state, or earlier waits have used the budget.
         }
         let is_late = wait.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
         self.waited(begin, SystemClock.now());
@@ -413,8 +413,10 @@ pub fn open(folder: &Path) -> Result<Option<Found>, UnusableFolder> {
         newest.display()
     );
     keep_damaged(folder, &reason);
-    rename(&previous, &newest); // So the next write keeps it as the previous one.
-    let _ = save(folder, &state); // So there are two copies of it again; a failure is logged.
+    // Finally, store two copies of the state again: the write keeps the renamed file as the
+    // previous one. A failure is logged.
+    rename(&previous, &newest);
+    let _ = save(folder, &state);
     note_older_copy(folder, &state, &warning);
     Ok(Some(Found {
         state,
@@ -424,7 +426,7 @@ pub fn open(folder: &Path) -> Result<Option<Found>, UnusableFolder> {
 
 /// The found state, with the warning of an earlier start that it is an older copy.
 fn found(folder: &Path, state: Stored) -> Found {
-    let warning = noted_older_copy(folder, &state);
+    let warning = check_older_copy(folder, &state);
     Found { state, warning }
 }
 
@@ -459,7 +461,7 @@ fn write_older_copy(folder: &Path, state: &Stored, warning: &str) -> io::Result<
 
 /// Returns the warning that [`note_older_copy`] has kept, if it is about `state`. Otherwise removes
 /// it: an update has changed the desired state.
-fn noted_older_copy(folder: &Path, state: &Stored) -> Option<String> {
+fn check_older_copy(folder: &Path, state: &Stored) -> Option<String> {
     let path = folder.join(OLDER_COPY_FILE);
     let noted = fs::read_to_string(&path).ok()?;
     let (checksum, warning) = noted.split_once('\n')?;
@@ -854,8 +856,8 @@ fn write(folder: &Path, state: &Stored) -> io::Result<()> {
 /// whether it desires something else than the older copy with which the server has started.
 fn write_update(folder: &Path, state: &Stored) -> io::Result<bool> {
     write_new(folder, state)?;
-    // If it does, this removes the warning about the older copy.
-    let is_older_copy = noted_older_copy(folder, state).is_some();
+    // This also removes the warning about the older copy, if the state is not that copy.
+    let is_older_copy = check_older_copy(folder, state).is_some();
     rename_new(folder)?;
     Ok(!is_older_copy)
 }
@@ -869,7 +871,8 @@ fn write_new(folder: &Path, state: &Stored) -> io::Result<()> {
 fn rename_new(folder: &Path) -> io::Result<()> {
     for (from, to) in RENAMES {
         match fs::rename(folder.join(from), folder.join(to)) {
-            Err(error) if from == FILE && is_missing(&error) => {} // The first write.
+            // Before the first write there is no earlier state.
+            Err(error) if from == FILE && is_missing(&error) => {}
             renamed => renamed?,
         }
     }

@@ -99,11 +99,12 @@ impl Rollouts {
         }
         let has_guard = self.has_guard(&for_agents);
         if self.open.is_empty() && !self.remembers_any() && !has_guard {
+            // It is not guarded, and there is no update to join or to compare it with.
             return Ok(RequestDecision::Plain(checked));
         }
         // First, find the open updates that it joins, and their union.
         let request = self.change_set_of(&checked, updates);
-        let joined = self.concerned_by(&request);
+        let joined = self.joined_by(&request);
         let mut change_set = self.union_of(&joined);
         // A workload must be allowed to write all of the update: if its request fails, all of the
         // update is rolled back.
@@ -118,17 +119,18 @@ impl Rollouts {
         let left = change_set.merge(request);
         // Then, check that this update is allowed.
         let forgotten = &checked.change.forgotten_updates;
-        if self.remembers_any() && (!for_agents.is_empty() || !joined.is_empty()) {
+        let changes_instances = !for_agents.is_empty() || !joined.is_empty();
+        if self.remembers_any() && changes_instances {
             self.check_new(&change_set, forgotten)?;
         }
         let mut is_guarded = has_guard || !joined.is_empty();
         if is_guarded && !change_set.is_empty() {
-            let room = self.make_room(&joined, requester);
-            if room.is_err() && joined.is_empty() && for_agents.added.is_empty() {
-                // It only deletes, which must be possible even if all places are taken.
-                is_guarded = false;
-            } else {
-                room?;
+            let only_deletes = joined.is_empty() && for_agents.added.is_empty();
+            match self.make_room(&joined, requester) {
+                Ok(()) => {}
+                // A delete must be possible even if all places are taken.
+                Err(_) if only_deletes => is_guarded = false,
+                Err(error) => return Err(error),
             }
         }
         self.forget(forgotten);
@@ -216,9 +218,9 @@ impl Rollouts {
         change_set
     }
 
-    /// The workloads that a request affects: restarted, changed and differently rendered ones. A
-    /// user of a changed config is one as well if it is in an open update: its staged instance may
-    /// be outdated.
+    /// The workloads that a request affects: restarted, changed and differently rendered ones. It
+    /// also affects users of a changed config that are in an open update: their staged instances
+    /// may be outdated.
     fn names_of(
         &self,
         checked: &CheckedUpdate,
@@ -256,12 +258,13 @@ impl Rollouts {
         };
         let stage = self.stage_of(made.effective.as_ref(), updates);
         let mut affected = AffectedWorkload::new(before, made, stage);
+        // A changed workload is replaced, and not only restarted.
         affected.restarts = affected.active.is_none() && checked.restarted.contains(name);
         affected
     }
 
     /// The open updates that a request joins.
-    fn concerned_by(&self, request: &ChangeSet) -> Vec<u64> {
+    fn joined_by(&self, request: &ChangeSet) -> Vec<u64> {
         let mut joined = Vec::new();
         for (number, open) in &self.open {
             if open.record.change_set.is_affected_by(request) {
@@ -333,7 +336,8 @@ impl Rollouts {
         )))
     }
 
-    /// Opens the update of `requester` in the place of these, with their health windows.
+    /// Opens an update of `requester`. It takes the places of the `joined` updates, with their
+    /// health windows.
     fn take_places(
         &mut self,
         joined: &[u64],
@@ -370,6 +374,7 @@ impl Rollouts {
             change_set,
             ..
         } = &mut open.record;
+        // A dependent that this request changes is a part of the update itself.
         dependents.retain(|name, _| !change_set.is_changed(name));
         open
     }
@@ -467,7 +472,8 @@ impl Rollouts {
                 None => None,
             };
             reactions.insert(name.clone(), self.on_failure_of(block.as_ref()));
-            switched.insert(name.clone(), before.effective == made.effective);
+            let continues = before.effective == made.effective;
+            switched.insert(name.clone(), continues);
             commit.revisions.insert(name.clone(), made);
         }
         // Then, the workloads that need one of these.
@@ -475,6 +481,7 @@ impl Rollouts {
         let restarted = restarted(&open.record.change_set, &commit.revisions, updates);
         commit.restarted.clone_from(&restarted);
         merge_strictest(&mut open.record.dependents, dependents.clone());
+        // An earlier switch of the update may have noted a stricter consequence.
         for (name, on_failure) in &mut dependents {
             *on_failure = open.record.dependents[name];
         }
@@ -688,7 +695,7 @@ fn dependents(
             if change_set.is_changed(name) {
                 continue; // It belongs to the update itself.
             }
-            // If it needs several, the strictest consequence applies.
+            // If a dependent needs several of the workloads, the strictest consequence applies.
             let is_stricter = match dependents.get(name) {
                 Some(known) => *known == OnFailure::Keep && on_failure != OnFailure::Keep,
                 None => true,

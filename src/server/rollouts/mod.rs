@@ -365,7 +365,7 @@ impl Rollouts {
             affected.made = Revision::default();
         }
         if phase.is_superseded() {
-            record.change_set = ChangeSet::default();
+            record.change_set = ChangeSet::default(); // A later update has it, or nothing is left.
         }
         self.is_unsaved = true;
         self.keep(record);
@@ -381,7 +381,7 @@ impl Rollouts {
         while self.bytes_of(kind) > UPDATES_ENDED_BYTES {
             let is_smaller = self.shrink_one(kind);
             if !is_smaller {
-                return;
+                return; // All of them have been shrunk.
             }
         }
     }
@@ -481,7 +481,7 @@ fn block_of(workload: &Workload) -> Option<UpdateBlock> {
     if !config.contains("update") && !config.contains('\\') {
         return None;
     }
-    // The state of the instance has the mistake in a block that cannot be read.
+    // A block that cannot be read counts as none. The state of the instance has its mistake.
     lifecycle::of_config(&workload.runtime, config)
         .ok()??
         .update

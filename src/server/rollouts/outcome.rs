@@ -42,9 +42,10 @@ impl OpenUpdate {
         now: Instant,
         has_news: bool,
     ) -> Option<RolloutStep> {
-        // First, an instance that cannot be staged.
+        // First, note the members that have missed their deadline; they are evaluated below.
         let missed = self.window.tick(now);
         self.failures.extend(missed);
+        // Then, an instance that cannot be staged.
         let is_examined = has_news && self.is_staging();
         if is_examined && let Some(failure) = self.cannot_be_staged() {
             return Some(RolloutStep::Undo(failure));
@@ -231,7 +232,7 @@ impl Rollouts {
     pub(crate) fn agent_gone(&mut self, agent: &Name, now: Instant) {
         self.agents.remove(agent);
         for open in self.open.values_mut() {
-            // Removed when staged instances are shown next, if it has nothing to prepare.
+            // If the agent has nothing to prepare, `take_infos` removes it again.
             self.away.entry(agent.clone()).or_insert(now);
             if open.window.agent_left(agent, now) {
                 open.count_loss(&format!("agent '{agent}'"), now);
@@ -256,7 +257,7 @@ impl Rollouts {
                 });
             }
             if open.window.take_recovery() && open.record.losses > 0 {
-                open.record.losses = 0;
+                open.record.losses = 0; // The update was not the reason of the losses.
                 self.is_unsaved = true;
             }
         }
@@ -310,7 +311,8 @@ impl Rollouts {
             "Update {number} ({}) failed and is rolled back: {why}",
             change_set.names()
         );
-        // An update that was never started may have failed because of a lost connection.
+        // The same update is refused later. But if none of it was started, the reason may have been
+        // a lost connection, so it may be tried again.
         if record.was_switched {
             record.remembered = Some(change_set.fingerprint());
         }
@@ -462,11 +464,11 @@ fn rollback_reason(failure: &Failure, updates: &Updates) -> RollbackReason {
 
 /// Names the dependents that keep the earlier instance of a workload from stopping, if any do.
 fn held_by_dependents(workload: &Name, updates: &Updates) -> Option<String> {
-    let placed = updates.workloads().placed().get(workload);
-    let agent = placed.map(|added| added.instance.agent.clone());
+    let placed = updates.workloads().placed().get(workload)?;
+    let agent = &placed.instance.agent;
     let states = &updates.workloads().states;
     let mut others = Vec::new();
-    for (instance, state) in states.of_agent_workload(&agent.unwrap_or_default(), workload) {
+    for (instance, state) in states.of_agent_workload(agent, workload) {
         if state.phase == Phase::StoppingWaitingToStop {
             for name in updates.deletes().conditions(&instance) {
                 others.push(format!("'{name}'"));

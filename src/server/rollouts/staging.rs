@@ -81,6 +81,7 @@ impl InstanceStaging {
             }) => format!("update: {unmet}"),
             _ if age < CREATE_AGE_INTERVAL => format!("update: stages {}", self.level),
             _ => {
+                // The age in whole intervals, so that the text seldom changes.
                 let interval = CREATE_AGE_INTERVAL.as_secs().max(1);
                 let seconds = age.as_secs() / interval * interval;
                 format!("update: stages {}, {seconds} s", self.level)
@@ -177,7 +178,7 @@ impl OpenUpdate {
         true
     }
 
-    /// Returns the failure of an instance that cannot be staged and ends the update by that.
+    /// Returns the failure of an instance that cannot be staged, if that failure ends the update.
     pub(crate) fn cannot_be_staged(&self) -> Option<Failure> {
         for (instance, stage) in self.staged() {
             if let Some(why) = stage.refusal()
@@ -326,7 +327,7 @@ impl Rollouts {
         }
     }
 
-    /// Warns once about an agent that cannot prepare instances and has to.
+    /// Warns once about an agent that has to prepare instances and cannot do so.
     pub(crate) fn warn_of_agent(&mut self, agent: &Name) {
         if self.warned.insert(agent.clone()) {
             log::warn!(
@@ -358,7 +359,7 @@ impl Rollouts {
     ) -> Option<InstanceStaging> {
         let added = new?;
         if added.instance.agent.is_empty() {
-            return None;
+            return None; // No agent could prepare it.
         }
         let block = block_of(&added.workload)?;
         let level = block.stage;
@@ -404,18 +405,20 @@ impl Rollouts {
     /// Sends each agent the list of the instances that it has to prepare, unless it was sent the
     /// same list before.
     pub(crate) fn send_lists(&mut self, effects: &mut Effects) {
-        let mut concerned = BTreeSet::new();
+        // First, the agents that have a list now, or had one before.
+        let mut names = BTreeSet::new();
         for (name, agent) in &self.agents {
             if !agent.to_prepare.is_empty() {
-                concerned.insert(name.clone());
+                names.insert(name.clone());
             }
         }
         for open in self.staging() {
             for (instance, _) in open.staged() {
-                concerned.insert(instance.agent.clone());
+                names.insert(instance.agent.clone());
             }
         }
-        for name in concerned {
+        // Then, their lists.
+        for name in names {
             self.send_list(&name, effects);
         }
     }

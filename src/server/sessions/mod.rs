@@ -182,7 +182,7 @@ impl Sessions {
 // ------------------------------------------------------------------ agents
 
 impl Sessions {
-    /// Takes the load that an agent reports. Returns the changes for subscribers.
+    /// Takes the load that an agent reports of itself. Returns the changes for subscribers.
     pub(crate) fn load_reported(&mut self, name: &Name, load: &AgentLoad) -> ChangedPaths {
         let mut changes = ChangedPaths::default();
         let agent = match self.agents.get_mut(name) {
@@ -274,6 +274,7 @@ impl Sessions {
     /// The requester of a request.
     pub(crate) fn requester(&self, key: &RequestKey) -> Requester {
         let Some(peer) = self.peer(key.peer) else {
+            // The stream has ended, and with it its source is forgotten.
             return Requester {
                 is_agent: false,
                 source: Name::default(),

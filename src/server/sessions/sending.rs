@@ -142,10 +142,10 @@ impl Sessions {
     /// flood of refused requests must not fill the outbox, which others on that stream need.
     pub(crate) fn refuse_or_drop(&mut self, key: &RequestKey, text: impl Display) {
         if key.id.is_empty() {
-            return;
+            return; // No client could assign the response.
         }
         let Some(session) = self.sessions.get(&key.peer) else {
-            return;
+            return; // The stream has ended.
         };
         let refusal = response(key, ResponseContent::Error(text.to_string().into()));
         let result = session.outbox.put_or_drop(refusal);
@@ -215,7 +215,7 @@ impl Sessions {
         if receivers.is_empty() {
             return;
         }
-        // Few: most often all states are of the one agent that reported them.
+        // Most often this is only the agent that has reported all of the states.
         let agents: BTreeSet<&Name> = states.iter().map(|state| &state.instance.agent).collect();
         let each: Vec<Arc<Encoded>> = states.iter().map(Encoded::of_state).collect();
         let together = Encoded::together(&each);

@@ -628,8 +628,8 @@ impl Publication<'_> {
         }
     }
 
-    /// The event for one subscriber: `built`, if an earlier subscriber has it already. Returns
-    /// `None` when the budget of its requester is used up.
+    /// The event for one subscriber; `built` is the event if it was made for an earlier one
+    /// already. Returns `None` when the budget of the requester is used up.
     fn delivery(
         &mut self,
         subscriber: &EventSubscriber,

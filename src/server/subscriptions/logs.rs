@@ -38,7 +38,7 @@ impl AgentAvailability {
 
 impl Subscriptions {
     /// Requests the logs of instances from the agents that run them. `availability` returns whether
-    /// an agent can be sent that.
+    /// an agent can be sent a request.
     ///
     /// The response names all instances. Those whose agent is disconnected or busy are reported as
     /// ended at once: a requester that does not follow the logs waits for the ends of all of them.
@@ -51,7 +51,7 @@ impl Subscriptions {
         availability: impl Fn(&Name) -> AgentAvailability,
         effects: &mut Effects,
     ) {
-        // First, the agents of the instances, and whether these can be sent a request.
+        // First, the agents of the instances, and whether these agents can be sent a request.
         let mut by_agent: BTreeMap<&Name, Vec<InstanceName>> = BTreeMap::new();
         for instance in &request.instances {
             by_agent
@@ -184,7 +184,9 @@ impl Subscriptions {
     /// Ends the subscriptions of a stream that has ended, and the collections of lines from its
     /// agent `name`.
     pub(crate) fn end_of_peer(&mut self, peer: PeerId, name: &str, effects: &mut Effects) {
+        // First, the subscriptions that were made through the stream.
         self.end(|_, key, _| key.peer == peer, effects);
+        // Then, the lines from the agent: tell those that collect them that no more will come.
         let mut waiting = Vec::new();
         for (key, subscription) in self.of(SubscriptionKind::Logs) {
             if let SubscriptionContent::Logs(providers) = &subscription.content

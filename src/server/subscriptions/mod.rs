@@ -349,11 +349,12 @@ impl Subscriptions {
         sessions: &Sessions,
         effects: &mut Effects,
     ) {
+        // First, the log collections of deleted workloads.
         for instance in deleted {
             self.end_logs_of_workload(instance, sessions, effects);
         }
-        // The rules of a workload apply until its last instance on the agent has stopped, and its
-        // event subscriptions stay until then.
+        // Then, event subscriptions that the rules deny now. The rules of a deleted workload apply
+        // until its last instance on the agent has stopped, so its subscriptions stay until then.
         for instance in deleted {
             self.end_denied(instance, sessions, effects);
         }

@@ -50,8 +50,8 @@ impl UsageRead {
         }
     }
 
-    /// Ends its wait if all samples have come, or its time is over. Samples that have not come by
-    /// then are missing.
+    /// Ends the wait of the read if all samples have come, or the time is over. Samples that have
+    /// not come by then are missing.
     fn end_wait(&mut self, now: Instant) {
         let is_late = self.until.is_some_and(|until| until <= now);
         if !self.awaited.is_empty() && !is_late {
@@ -64,7 +64,7 @@ impl UsageRead {
         self.until = None;
     }
 
-    /// The samples that its masks select.
+    /// The samples that the masks of the read select.
     pub(crate) fn selected(&self) -> Node {
         let wanted = self.masks.named(USAGE);
         let mut agents = Entries::default();
@@ -117,7 +117,8 @@ impl Subscriptions {
         agents: &BTreeMap<Name, ConnectedAgent>,
         effects: &mut Effects,
     ) {
-        // First, the agents that it awaits, each with the number of the request for its sample.
+        // First, the agents that the read awaits, each with the number of the request for its
+        // sample.
         self.last_read += 1;
         let number = self.last_read;
         let mut open_requests = BTreeMap::new();
@@ -148,8 +149,8 @@ impl Subscriptions {
         if let Err(error) = self.add(SubscriptionKind::Usage(number), key, subscription) {
             return effects.refuse(key, error);
         }
-        // Finally, the requests with the number of this read. An agent that an earlier read has
-        // asked is not asked again.
+        // Finally, the requests with the number of this read. The others were sent for earlier
+        // reads.
         for (name, awaited) in &awaited {
             if *awaited == number {
                 effects.send_to_agent(name, FromServer::UsageRequest { number });

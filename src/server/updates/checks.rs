@@ -439,8 +439,9 @@ impl Workloads {
         self.templates.begin(TEMPLATE_STEPS_MAX, bytes);
         let mut start = StartBudget::new(names.len());
         let mut rendered = BTreeMap::new();
-        // An update has one pass. At a start, workloads that need more than their share are left
-        // for a second pass, in which they may take all remaining steps.
+        // At a start, workloads that need more than their share of the steps are left for a second
+        // pass, in which they may take all remaining steps. An update needs one pass, which leaves
+        // no names for the second.
         for is_last_pass in [source.is_update(), true] {
             for name in std::mem::take(&mut names) {
                 let Some(workload) = change.workload(&self.desired, name) else {

@@ -104,11 +104,11 @@ impl Updates {
         } = checked;
         // First, the desired state.
         self.workloads.commits += 1;
-        let stays = change.keeps(&self.workloads.desired);
+        let is_unchanged = change.keeps(&self.workloads.desired);
         let before = change.apply(&mut self.workloads.desired);
         self.update_config_users(&before);
         let for_agents = self.workloads.take_rendered(revisions);
-        if !stays {
+        if !is_unchanged {
             effects.push(Effect::Store);
         }
         self.put_failed(failed, now);
@@ -218,7 +218,7 @@ impl Updates {
         effects.push(Effect::Broadcast(for_agents.removed));
         for (agent, plan) in per_agent(&added, for_agents.deletes) {
             if !self.is_connected(&agent) {
-                continue; // Its next hello is answered with all its workloads.
+                continue; // When it connects, it is sent all its workloads.
             }
             for deleted in &plan.deleted {
                 self.deletes.note_sent(deleted);
@@ -256,8 +256,8 @@ impl Updates {
     }
 
     /// Makes the workloads that a start cannot take over effective without an agent, so that they
-    /// never start. Their state has the reason. An update that names one tries it again, see
-    /// [`Self::failed_at_start`].
+    /// never start. Their state has the reason. An update that names such a workload tries to start
+    /// it again, see [`Self::failed_at_start`].
     fn put_failed(&mut self, failed: Failed, now: Instant) {
         for (name, reason) in failed {
             let _source = log_source(name.clone());
@@ -270,6 +270,7 @@ impl Updates {
                 ..Workload::clone(workload)
             });
             let instance = InstanceName::new(&name, &workload.runtime_config, "");
+            // A character has at most four bytes.
             let reason: String = reason.chars().take(ADDITIONAL_INFO_MAX / 4).collect();
             self.workloads.states.set(
                 &instance,
@@ -340,7 +341,8 @@ impl Updates {
             self.begin_instance(entry, now, effects);
         }
         // Finally, the ends that agents will report. An instance without a state has stopped
-        // already. One with a state may run, even if that is the end of an earlier revision.
+        // already. An instance with one may run, even if the state is the end of an earlier
+        // revision of the same name.
         for stopped in ended {
             if self.workloads.states.get(&stopped.instance).is_some() {
                 self.deletes.note_stopping(stopped);

@@ -81,8 +81,8 @@ impl Deletes {
     /// its conditions replace those of earlier deletes of the workload.
     pub(crate) fn note_sent(&mut self, deleted: &DeletedWorkload) {
         let own = &deleted.instance;
-        // The deleted instance may never have started. An older one that still waits to stop has
-        // the new conditions then.
+        // The deleted instance may never have started. Then its conditions are for an older
+        // instance that still waits to stop.
         let mut waiting = vec![own.clone()];
         for (earlier, _) in of_workload(&self.sent.names, &own.workload) {
             if earlier.agent == own.agent && earlier != own {
@@ -115,7 +115,7 @@ impl Deletes {
     }
 
     /// Returns whether `instance` is being deleted.
-    pub(crate) fn concern(&self, instance: &InstanceName) -> bool {
+    pub(crate) fn contain(&self, instance: &InstanceName) -> bool {
         self.sent.names.contains_key(instance) || self.stopping.names.contains_key(instance)
     }
 
@@ -139,8 +139,8 @@ impl Deletes {
             for name in workloads.dependents.of(&instance.workload) {
                 dependencies.insert(name.to_string(), CONDITION);
             }
-            // Earlier dependents that still stop. A condition has only a name: if that workload
-            // exists again, it would stand for the new instance, which may never end.
+            // Also for earlier dependents that still stop, but not if a workload of the same name
+            // exists again: a condition names the workload, and its new instance may never end.
             for stopping in self.stopping.instances.of(&instance.workload) {
                 if !workloads.effective.contains_key(&stopping.workload) {
                     dependencies.insert(stopping.workload.to_string(), CONDITION);
@@ -236,21 +236,20 @@ impl Deletes {
         };
         let present = &present.instance;
         for old in self.stopping.instances.of(needed) {
-            if old.workload == present.workload
-                && old != present
-                && may_run_again(workloads.states.get(old))
-            {
+            let is_earlier = old.workload == present.workload && old != present;
+            if is_earlier && may_run_again(workloads.states.get(old)) {
                 return true;
             }
         }
+        // Once the present instance has started, it is pending or running.
         match workloads.states.get(present) {
             Some(state) => state.fulfils_delete(CONDITION) || is_waiting(state),
             None => true,
         }
     }
 
-    /// Sends orders again to agents whose instances wait to stop, but not because of an order that
-    /// this server knows: an earlier server sent it, a lost connection dropped a newer one, or the
+    /// Sends orders again for instances that wait to stop because of an order that this server does
+    /// not know: an earlier server sent the order, a lost connection dropped a newer one, or the
     /// end of the instance was reported before it started again.
     ///
     /// A wanted instance may wait as well, to be replaced by another revision of itself. Its order
@@ -687,13 +686,13 @@ mod tests {
     #[test]
     fn delete_that_was_sent_or_awaits_its_end_concerns_an_instance() {
         let mut deletes = Deletes::default();
-        assert!(!deletes.concern(&instance("db")));
+        assert!(!deletes.contain(&instance("db")));
         deletes.note_sent(&delete(&instance("db"), &["web"]));
         let stopped = added("web", NEEDS_DB);
         deletes.note_stopping(stopped.clone());
-        assert!(deletes.concern(&instance("db")));
-        assert!(deletes.concern(&stopped.instance));
-        assert!(!deletes.concern(&instance("other")));
+        assert!(deletes.contain(&instance("db")));
+        assert!(deletes.contain(&stopped.instance));
+        assert!(!deletes.contain(&instance("other")));
     }
 
     #[test]

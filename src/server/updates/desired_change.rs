@@ -441,7 +441,8 @@ impl EntriesInReach {
         }
     }
 
-    /// The current entries that masks name, as a tree with all containers.
+    /// The current entries that masks name, as a tree with all containers. A mask of all entries
+    /// replaces them, so that the current ones do not matter.
     fn tree<K: Borrow<str> + Ord, V>(
         &self,
         map: &BTreeMap<K, V>,
@@ -458,7 +459,7 @@ impl EntriesInReach {
 
     /// The new, changed and deleted entries of `new`, which has only the entries in reach. Entries
     /// out of reach are unchanged.
-    fn differences<K, V: PartialEq>(
+    fn differences_in_reach<K, V: PartialEq>(
         &self,
         old: &BTreeMap<K, V>,
         mut new: BTreeMap<K, V>,
@@ -511,8 +512,8 @@ fn patched(
     let configs = &reach.configs;
     Ok(DesiredChange {
         api_version: Some(changed.api_version),
-        workloads: workloads.differences(&desired.workloads, changed.workloads),
-        configs: configs.differences(&desired.configs, changed.configs),
+        workloads: workloads.differences_in_reach(&desired.workloads, changed.workloads),
+        configs: configs.differences_in_reach(&desired.configs, changed.configs),
         agent_tags,
         forgotten_updates,
     })

@@ -36,8 +36,8 @@ pub(crate) struct EffectiveDiff {
 }
 
 impl EffectiveDiff {
-    /// Adds the change of one workload from `old` to `new`, if it is one. Call it in the order of
-    /// the names.
+    /// Adds the change of one workload from `old` to `new`, unless both are equal. Call it in the
+    /// order of the names.
     pub(crate) fn compare(&mut self, old: Option<&AddedWorkload>, new: Option<AddedWorkload>) {
         if old == new.as_ref() {
             return;
@@ -100,7 +100,7 @@ pub(crate) fn check_added(
     Ok(())
 }
 
-/// The workload with the name of its instance, which shares the texts of both.
+/// The workload `name` with the name of its instance, which shares its texts with the workload.
 pub(crate) fn added(name: &Name, workload: Arc<Workload>) -> AddedWorkload {
     let InstanceName { id, .. } = workload.instance_name(name);
     AddedWorkload {
@@ -113,7 +113,7 @@ pub(crate) fn added(name: &Name, workload: Arc<Workload>) -> AddedWorkload {
     }
 }
 
-/// Makes one plan for each agent. Its workloads are sorted by name, as the lists are.
+/// Makes one plan for each agent. The workloads in a plan keep the order of the lists.
 pub(crate) fn per_agent(
     added: &[AddedWorkload],
     deleted: Vec<DeletedWorkload>,
@@ -174,7 +174,7 @@ impl StoredWorkload {
         }
     }
 
-    /// The workload of a stored form. Without one of its own it is the desired one.
+    /// The workload of a stored form; the desired one if the form contains none.
     fn restore(self, desired: Option<&Arc<Workload>>) -> Result<AddedWorkload, StateError> {
         let workload = match (&self.workload, desired) {
             (Some(own), _) => read_workload(own)?,

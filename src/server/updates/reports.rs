@@ -129,8 +129,8 @@ impl Updates {
         }
     }
 
-    /// Decides about one reported state of a connected agent. Of an unwanted instance it counts the
-    /// state, and cuts its info.
+    /// Decides about one reported state of a connected agent. Counts the state of an unwanted
+    /// instance, and cuts its info.
     fn take_report(&mut self, WorkloadState { instance, state }: &mut WorkloadState) -> ReportFate {
         if let Some(agent) = self.agents.get_mut(&instance.agent) {
             agent.unconfirmed.remove(instance);
@@ -148,7 +148,7 @@ impl Updates {
         }
         let was_counted = self.workloads.unwanted.remove(instance);
         let has_state = self.workloads.states.get(instance).is_some();
-        if was_counted || has_state || self.deletes.concern(instance) {
+        if was_counted || has_state || self.deletes.contain(instance) {
             ReportFate::Kept
         } else {
             ReportFate::Ignored
@@ -225,6 +225,7 @@ impl Updates {
         infos: &BTreeMap<InstanceName, String>,
         effects: &mut Effects,
     ) {
+        // First, the instances that are staged.
         let mut shown = Vec::new();
         for (instance, text) in infos {
             let state = ExecutionState::with_info(Phase::PendingInitial, &**text);
@@ -241,7 +242,7 @@ impl Updates {
             self.workloads.placeholders.insert(instance.clone());
             shown.push(WorkloadState::new(instance.clone(), state));
         }
-        // An instance that is not staged any more is active now, or gone.
+        // Then, those that are not staged any more. Each is active now, or gone.
         let placeholders = &mut self.workloads.placeholders;
         let over: Vec<InstanceName> = placeholders
             .extract_if(.., |instance| !infos.contains_key(instance))
@@ -254,6 +255,7 @@ impl Updates {
             };
             shown.push(WorkloadState::new(instance, ExecutionState::plain(phase)));
         }
+        // Finally, store these states and pass them on.
         for WorkloadState { instance, state } in &shown {
             self.workloads.states.set(instance, state.clone());
         }

@@ -42,7 +42,7 @@ impl Updates {
                         next.push(added.instance.workload.clone());
                     }
                 }
-                None => next.push(self.running(name)?),
+                None => next.push(self.scheduled_name(name)?),
             }
         }
         let mut restarted = workloads.with_dependents(next);
@@ -50,31 +50,30 @@ impl Updates {
         Ok(restarted)
     }
 
-    /// The workload `name`, which has an agent in the present mode.
-    fn running(&self, name: &str) -> Result<Name, UpdateError> {
-        let reason = match self.workloads.placed().get(name) {
-            None => format!("workload '{}' does not exist", excerpt(name)),
-            Some(added) if added.instance.agent.is_empty() => {
-                format!("workload '{name}' does not run: it has no agent")
-            }
-            Some(_) if self.workloads.stopped.contains(name) => {
-                format!(
-                    "workload '{name}' does not run: it is stopped; 'ank start {name}' starts it"
-                )
-            }
-            Some(added)
-                if self
-                    .workloads
-                    .in_present_mode(added)
-                    .instance
-                    .agent
-                    .is_empty() =>
-            {
-                format!("workload '{name}' does not run: it is outside of the current mode")
-            }
-            Some(added) => return Ok(added.instance.workload.clone()),
+    /// The workload `name`, if it is scheduled.
+    ///
+    /// # Errors
+    /// The reason why it does not run.
+    fn scheduled_name(&self, name: &str) -> Result<Name, UpdateError> {
+        let Some(added) = self.workloads.placed().get(name) else {
+            let name = excerpt(name);
+            return Err(UpdateError::Other(format!(
+                "workload '{name}' does not exist"
+            )));
         };
-        Err(UpdateError::Other(reason))
+        let instance = &added.instance;
+        let reason = if instance.agent.is_empty() {
+            "it has no agent".to_owned()
+        } else if self.workloads.stopped.contains(name) {
+            format!("it is stopped; 'ank start {name}' starts it")
+        } else if self.workloads.scheduled(&instance.workload).is_none() {
+            "it is outside of the current mode".to_owned()
+        } else {
+            return Ok(instance.workload.clone());
+        };
+        Err(UpdateError::Other(format!(
+            "workload '{name}' does not run: {reason}"
+        )))
     }
 
     /// Checks that the agent of a workload is connected, so that it can be restarted.
@@ -94,6 +93,7 @@ impl Updates {
     /// Begins a restart of these workloads. Other restarts of some of them become a part of it.
     /// Returns the workloads that leave the effective state.
     pub(super) fn begin_restart(&mut self, restarted: &BTreeSet<Name>) -> BTreeSet<Name> {
+        // First, the workloads that leave.
         let mut names = BTreeSet::new();
         for name in restarted {
             // A workload that waits to start does not leave: it starts anyway, and agents of other
@@ -109,6 +109,7 @@ impl Updates {
         }
         let workloads = &mut self.workloads;
         workloads.keep_placed();
+        // Then, add those of the restarts that become a part of this one.
         for other in std::mem::take(&mut workloads.restarts) {
             if other.names.is_disjoint(restarted) {
                 workloads.restarts.push(other);
@@ -127,7 +128,7 @@ impl Updates {
     /// the effective state: their own instances, and instances that stop only after these.
     pub(super) fn restart_begun(&mut self, names: &BTreeSet<Name>) {
         if names.is_empty() {
-            return;
+            return; // No restart has begun.
         }
         let mut stopping = Vec::new();
         for (instance, _) in self.workloads.states.iter() {
@@ -192,6 +193,7 @@ impl Updates {
         for restart in &self.workloads.restarts {
             for name in &restart.names {
                 for user in self.workloads.dependents.of(name) {
+                    // A workload of an open update must not be restarted.
                     if self.runs(user) && rollouts.open_update_of(user).is_none() {
                         late.insert(name.clone());
                         late.insert(user.clone());

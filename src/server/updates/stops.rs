@@ -66,52 +66,54 @@ impl Updates {
     /// cannot stop before its dependents have ended. A dependent that is restarted with its
     /// dependencies ends by itself, so it and its own dependents may stay.
     fn check_dependents(&self, stopped: &BTreeSet<Name>) -> Result<(), UpdateError> {
-        let mut new: Vec<Name> = Vec::new();
+        let mut stops: Vec<Name> = Vec::new();
         for name in stopped.difference(&self.workloads.stopped) {
-            new.push(name.clone());
+            stops.push(name.clone());
         }
-        let mut left = BTreeSet::new();
+        // First, find the dependents, direct or not, that would continue to run.
+        let mut running = BTreeSet::new();
         let mut bytes_left = LIFECYCLE_BYTES_MAX;
         let mut seen = BTreeSet::new();
-        let mut open = new.clone();
-        while let Some(needed) = open.pop() {
+        let mut next = stops.clone();
+        while let Some(needed) = next.pop() {
             for name in self.workloads.dependents.of(&needed) {
                 let is_new = seen.insert(name.clone());
-                if !is_new || self.follows(name, &mut bytes_left) {
+                if !is_new || self.ends_by_itself(name, &mut bytes_left) {
                     continue;
                 }
                 if !stopped.contains(name) && self.is_active(name) {
-                    left.insert(&**name);
+                    running.insert(&**name);
                 }
-                open.push(name.clone());
+                next.push(name.clone());
             }
         }
-        let left = Vec::from_iter(left);
-        if left.is_empty() {
+        let running = Vec::from_iter(running);
+        if running.is_empty() {
             return Ok(());
         }
-        let named: Vec<&str> = new.iter().map(|name| &**name).collect();
-        if named.len() + left.len() > NAMES_IN_TEXT {
-            // A manifest decides how many there are.
-            let first = &left[..left.len().min(NAMES_IN_TEXT)];
+        // Then, name them in the error. A manifest decides how many there are.
+        let stops: Vec<&str> = stops.iter().map(|name| &**name).collect();
+        if stops.len() + running.len() > NAMES_IN_TEXT {
+            let first = &running[..running.len().min(NAMES_IN_TEXT)];
             return Err(UpdateError::Other(format!(
                 "{} other workloads must end before these can, such as '{}'; stop them together ('ank graph' shows what needs what)",
-                left.len(),
+                running.len(),
                 first.join("', '")
             )));
         }
         Err(UpdateError::Other(format!(
             "'{}' must end before '{}' can; stop them together: 'ank stop {} {}'",
-            left.join("', '"),
-            named.join("', '"),
-            named.join(" "),
-            left.join(" ")
+            running.join("', '"),
+            stops.join("', '"),
+            stops.join(" "),
+            running.join(" ")
         )))
     }
 
-    /// Returns whether a workload is restarted with the workloads that it needs running. Returns
-    /// `false` when no `bytes_left` are left to read it, see [`LIFECYCLE_BYTES_MAX`].
-    fn follows(&self, name: &Name, bytes_left: &mut usize) -> bool {
+    /// Returns whether a workload ends with the workloads that it needs running, because it is
+    /// restarted with them. `bytes_left` is what may still be read of [`LIFECYCLE_BYTES_MAX`]; when
+    /// nothing is left, returns `false`.
+    fn ends_by_itself(&self, name: &Name, bytes_left: &mut usize) -> bool {
         let Some(added) = self.workloads.effective.get(name) else {
             return false;
         };

@@ -225,8 +225,8 @@ impl Templates {
         rendered.configs = BTreeMap::new();
         let agent = self.field("agent", &workload.agent, &mut configs)?;
         rendered.agent = agent.into();
-        let config = self.field("runtimeConfig", &workload.runtime_config, &mut configs)?;
-        rendered.runtime_config = config.as_str().into();
+        let runtime_config = self.field("runtimeConfig", &workload.runtime_config, &mut configs)?;
+        rendered.runtime_config = runtime_config.as_str().into();
         for file in &mut rendered.files {
             let File {
                 mount_point,
@@ -300,7 +300,7 @@ impl Templates {
         self.steps.take(steps).map_err(render_error)?;
         let mut compiled = Template::compile(template).map_err(syntax_error)?;
         // Then, add the elements that count the steps of blocks while it is rendered.
-        let steps = Pricing::new(values.size).prepare(&mut compiled)?;
+        let steps = Pricing::new(values.size).add_step_counters(&mut compiled)?;
         self.steps.take(steps).map_err(render_error)?;
         // Finally, render it.
         let mut output = BoundedOutput {
@@ -463,7 +463,7 @@ fn depth(template: &str) -> usize {
             blocks.push(1);
             open += 1;
         } else if inside.starts_with('/') {
-            open -= blocks.pop().unwrap_or(0);
+            open -= blocks.pop().unwrap_or(0); // The engine refuses an end without a block.
         } else if inside.starts_with('^') || inside.starts_with("else") {
             // The engine refuses an alternative outside of a block.
             if let Some(levels) = blocks.last_mut() {

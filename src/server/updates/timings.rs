@@ -76,8 +76,8 @@ impl Timings {
     ) {
         if state.phase == Phase::Removed {
             match self.instances.get_mut(instance) {
-                // It is restarted in another container, or its predecessor of the same name has
-                // ended.
+                // The instance is restarted in another container, or an earlier one of the same
+                // name has ended.
                 Some(times) if is_wanted => times.restart(),
                 _ => self.remove(instance),
             }

@@ -169,7 +169,7 @@ impl Workloads {
         }
     }
 
-    /// Drops them again, once every workload is effective with its own agent.
+    /// Drops the workloads of [`Self::keep_placed`] once all are effective with their own agents.
     pub(super) fn drop_placed(&mut self) {
         if self.modes.is_none() && self.restarts.is_empty() && self.stopped.is_empty() {
             self.placed = None;
@@ -185,6 +185,7 @@ impl Workloads {
         restarted: &BTreeSet<Name>,
     ) -> ModeDiff {
         let Some(placed) = &mut self.placed else {
+            // All workloads are effective with their own agents.
             return ModeDiff {
                 difference,
                 affected: BTreeSet::new(),
@@ -217,8 +218,8 @@ impl Workloads {
         }
     }
 
-    /// The workload `name` as it must be effective now: without its agent while it is restarted or
-    /// stopped, and outside of the current mode.
+    /// The workload `name` as it must be effective now: without its agent while it is restarted,
+    /// stopped or outside of the current mode.
     fn present(&self, name: &Name) -> Option<AddedWorkload> {
         let added = self.placed().get(name)?;
         if self.is_restarting(added) {
@@ -243,8 +244,8 @@ impl Workloads {
         }
     }
 
-    /// The workload `added` as it is effective without a restart: without its agent while it is
-    /// stopped, and outside of the current mode.
+    /// The workload `added` as it is effective while it does not restart: without its agent if it
+    /// is stopped or outside of the current mode.
     // [impl->swdd~server-modes-outside-is-not-scheduled~1]
     pub(crate) fn in_present_mode(&self, added: &AddedWorkload) -> AddedWorkload {
         let is_stopped = self.stopped.contains(&added.instance.workload);
@@ -490,10 +491,8 @@ impl UnwantedInstances {
         if own.all.contains_key(instance) {
             return true;
         }
-        if own.all.len() >= NEVER_WANTED
-            || sum > NEVER_WANTED_BYTES
-            || instance.bytes() > NAME_BYTES_MAX
-        {
+        let are_too_many = own.all.len() >= NEVER_WANTED || sum > NEVER_WANTED_BYTES;
+        if are_too_many || instance.bytes() > NAME_BYTES_MAX {
             return false;
         }
         own.add(instance, bytes, NEVER_WANTED_OF_WORKLOAD)
@@ -503,6 +502,7 @@ impl UnwantedInstances {
     /// kept until its agent reports the end. Returns `false` when this agent has too many to keep
     /// this one.
     pub(crate) fn add_deleted(&mut self, instance: &InstanceName, info: usize) -> bool {
+        // A later report may have a longer info, up to this bound.
         let bytes = instance.bytes() + info.max(UNWANTED_INFO_MAX) + STATE_BYTES;
         let own = self.deleted.entry(instance.agent.clone()).or_default();
         if own.bytes + bytes > DELETED_BYTES {

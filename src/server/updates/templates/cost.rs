@@ -47,8 +47,9 @@ pub(crate) fn of_compiling(template: &str) -> usize {
         let rest = &template[place + 2..];
         steps = steps.saturating_add(of_tag(rest, place, last_comment));
     }
+    // A split at all other letters leaves the runs of backslashes. For each backslash the engine
+    // searches the rest of its run.
     for run in template.split(|letter| letter != '\\') {
-        // The engine searches the text behind each backslash of a run.
         if run.len() > 1 {
             let searched = run.len().saturating_mul(run.len()) / 2;
             steps = steps.saturating_add(searched / TAG_BYTES);
@@ -60,32 +61,34 @@ pub(crate) fn of_compiling(template: &str) -> usize {
 /// The steps of one tag at `place` in the template; `rest` is the text behind its braces.
 fn of_tag(rest: &str, place: usize, last_comment: usize) -> usize {
     // The text up to the next tag, and that text from the sign of the tag on.
-    let stretch = &rest[..rest.find("{{").unwrap_or(rest.len())];
-    let sign = stretch.trim_start_matches(['{', '~', ' ', '\t', '\r', '\n']);
+    let text = &rest[..rest.find("{{").unwrap_or(rest.len())];
+    let from_sign = text.trim_start_matches(['{', '~', ' ', '\t', '\r', '\n']);
     // The engine reads the text before the tag once more, to find the line.
     let base = TAG_STEPS + place / TAG_BYTES;
-    if sign.starts_with('!') {
-        let length = stretch.find("}}").unwrap_or(stretch.len());
+    // First, a comment.
+    if from_sign.starts_with('!') {
+        let length = text.find("}}").unwrap_or(text.len());
         // For a long comment without an end the engine searches the whole rest of the template,
         // before it reads the tag as a short comment.
-        let searched = if sign.starts_with("!--") && place >= last_comment {
+        let searched = if from_sign.starts_with("!--") && place >= last_comment {
             rest.len()
         } else {
             0
         };
         return base + length / RAW_BYTES + searched / COMMENT_BYTES;
     }
-    // The engine reads the inside of an alternative up to three times.
-    let inside = stretch.len() - sign.len() + end_of_tag(sign);
-    let reads = if sign.starts_with("else") || sign.starts_with('^') {
+    // Otherwise, the text inside of the tag. The engine reads it up to three times for a tag of an
+    // alternative.
+    let inside = text.len() - from_sign.len() + end_of_tag(from_sign);
+    let reads = if from_sign.starts_with("else") || from_sign.starts_with('^') {
         3
     } else {
         1
     };
-    // The engine first searches the end of a name in brackets up to the last bracket of the
-    // template.
-    let name = sign.trim_start_matches(['#', '>', ' ', '\t', '\r', '\n']);
-    let searched = if sign.contains('>') && name.starts_with('[') {
+    // To find the end of a name in brackets, the engine first searches up to the last bracket of
+    // the template.
+    let name = from_sign.trim_start_matches(['#', '>', ' ', '\t', '\r', '\n']);
+    let searched = if from_sign.contains('>') && name.starts_with('[') {
         rest.len()
     } else {
         0
@@ -102,6 +105,7 @@ fn end_of_tag(text: &str) -> usize {
         match byte {
             b'[' | b'{' => return text.len(),
             b'}' if bytes.get(place + 1) == Some(&b'}') => return place,
+            // A text in quotes, in which a backslash escapes the next byte.
             quote @ (b'"' | b'\'') => {
                 place += 1;
                 while bytes.get(place).is_some_and(|byte| byte != quote) {
@@ -163,12 +167,12 @@ impl Pricing {
         }
     }
 
-    /// The steps to render `template` when each of its blocks is rendered once. Adds an element to
-    /// each block that counts the steps of the block whenever it is rendered.
+    /// Adds an element to each block of `template` that counts the steps of the block whenever the
+    /// block is rendered. Returns the steps to render the template with each block rendered once.
     ///
     /// # Errors
     /// The text for users: an element is not supported, or too many copies of values are held.
-    pub(crate) fn prepare(mut self, template: &mut Template) -> Result<usize, String> {
+    pub(crate) fn add_step_counters(mut self, template: &mut Template) -> Result<usize, String> {
         let steps = self.template(
             template,
             ElementPlace {
@@ -235,6 +239,8 @@ impl Pricing {
             copies: place.copies.saturating_add(price.copies),
             ..place
         };
+        // The engine copies the value of a block, unless a path leads to the value and no block
+        // around this one has a copy.
         let works_on_copy =
             place.copied || !matches!(block.params.first(), None | Some(Parameter::Path(_)));
         if works_on_copy && ["each", "with"].contains(&name(&block.name)) {
@@ -314,17 +320,18 @@ impl Pricing {
                 }
                 _ => self.copy(), // The engine makes no others.
             },
-            _ => self.copy(),
+            _ => self.copy(), // A parameter of a later engine.
         }
     }
 
-    /// The price of the partial. It receives its content and nothing else: the engine would copy
-    /// all values, each letter of a text alone.
+    /// The price of the partial. Removes all its parameters except the content.
     fn partial(&self, partial: &mut DecoratorTemplate, place: ElementPlace) -> Price {
         partial.hash.retain(|key, _| key == CONTENT);
         if let Some(content) = partial.hash.get(CONTENT) {
             let price = self.parameter(content, place);
             let is_literal = matches!(content, Parameter::Literal(_));
+            // The engine adds the content to a copy of the first parameter, or else of all present
+            // values, in which each letter of a text is an entry of its own. Null has no entries.
             partial.params = vec![Parameter::Literal(Value::Null)];
             let copies = if is_literal { 0 } else { 3 };
             return price.and(Price {
@@ -380,7 +387,7 @@ fn literal(value: &Value) -> usize {
         }
         Value::Object(entries) => {
             for (key, value) in entries {
-                bytes += key.len() + 10 * literal(value);
+                bytes += key.len() + 10 * literal(value); // A mapping has room for further entries.
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
@@ -427,7 +434,7 @@ mod tests {
     fn price(template: &str) -> usize {
         let mut template = Template::compile(template).unwrap();
         let pricing = Pricing::new(3 * TEMPLATE_STEP_BYTES);
-        pricing.prepare(&mut template).unwrap()
+        pricing.add_step_counters(&mut template).unwrap()
     }
 
     #[test]
