@@ -41,6 +41,8 @@ const FILES: [(&str, &[(&str, &str)]); 3] = [
     ),
 ];
 
+/// Copies the schema with bytes in place of the messages that [`FILES`] names, and generates the
+/// Rust side of the copy.
 fn main() {
     let folder = PathBuf::from(variable("OUT_DIR")).join("proto");
     fs::create_dir_all(&folder).expect("cargo's folder is writable");

@@ -280,10 +280,11 @@ fn secure(
     let open = Box::new(|_: &TlsLink| Ok(opened));
     let ended = tls_end.clone();
     let on_end = Box::new(move |error: &PumpError| {
-        let _ = ended.set(match error {
+        let reason = match error {
             PumpError::Broken(error) => error.clone(),
             PumpError::Refused(text) => text.clone().into(),
-        });
+        };
+        let _ = ended.set(reason); // A connection ends once.
     });
     let mut pump = Pump::new().map_err(|error| options.no_connection(error))?;
     pump.add(link, open, true, on_end, SystemClock.now());

@@ -71,7 +71,7 @@ impl FrameBuffer {
         self.expected
     }
 
-    /// The next complete message, without its length.
+    /// The next message, without its length; `None` if it is not complete yet.
     ///
     /// # Errors
     /// The stream is of no use any more; forget it with [`Self::clear`].

@@ -223,8 +223,8 @@ impl InFlightMessages {
         self.state.lock().served -= 1;
     }
 
-    /// Takes the permit of a message of `bytes` that its reader has received, who keeps it as long
-    /// as these bytes. The permit of a small message is empty.
+    /// Takes the permit of a message with this number of bytes, for the reader that has received
+    /// it and keeps the permit as long as the bytes. The permit of a small message is empty.
     pub(crate) fn arrived(&self, bytes: usize) -> Permit {
         let mut state = self.state.lock();
         // Of two messages of the same length either will do: their permits are equal.
@@ -437,7 +437,7 @@ impl FrameGate {
     }
 
     /// Begins the frame whose header has come except for its last byte. Returns false if the frame
-    /// has to wait.
+    /// has to wait, mostly because frames of its kind come faster than the rate of the connection.
     ///
     /// While the client does not read, no frame begins that causes a response. gRPC keeps these
     /// responses; its limit of 10,000 for each connection is too high for many connections.
@@ -473,8 +473,8 @@ impl FrameGate {
         true
     }
 
-    /// Counts a frame of this kind if it has headers; those of one call come in frames behind each
-    /// other.
+    /// Counts the bytes of a frame of this kind if it has headers. The headers of one call come in
+    /// one or more frames, one after the other.
     fn count_headers(&mut self, kind: u8) -> Result<(), Refused> {
         if kind == HEADERS {
             self.headers_bytes = 0;
@@ -495,7 +495,8 @@ impl FrameGate {
         Ok(())
     }
 
-    /// Makes a place for a stream. Streams may end without a frame of the client.
+    /// Makes a place for a stream. If there is none, forgets a stream that is between two messages:
+    /// it may have ended without a frame of the client.
     fn make_place(&mut self, stream: u32) -> Result<(), Refused> {
         if self.streams.len() < GATED_STREAMS || self.streams.contains_key(&stream) {
             return Ok(());

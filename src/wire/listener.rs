@@ -72,7 +72,7 @@ impl Listener {
     /// Takes a connection that waits; its socket does not block.
     ///
     /// # Errors
-    /// `WouldBlock` when there is none any more.
+    /// `WouldBlock` when no connection waits.
     pub(crate) fn accept(&self) -> io::Result<(OwnedFd, PeerOrigin)> {
         match self {
             Self::Tcp(listener) => {

@@ -199,6 +199,7 @@ impl Outbox {
                     content,
                     ..response
                 });
+                // The number of dropped lines comes before the end of the log.
                 self.put_with(Delivery::ByThread, |queue| {
                     queue.push_missing(stream)?;
                     queue.push_pieces(MessageKind::Response, pieces)
@@ -354,7 +355,7 @@ impl Outbox {
             return false;
         }
         if queue.reader_gone {
-            return true;
+            return true; // The stream has ended: a response is dropped at once.
         }
         let responses = queue.responses.capacity.clone();
         drop(queue); // `unsent_of_source` locks the queues of the source.

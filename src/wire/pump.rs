@@ -399,7 +399,7 @@ impl Pump {
             return;
         };
         let socket = connection.link.socket();
-        // An error means that it is not watched.
+        // An error means that the socket is not watched.
         let _ = watch(
             &self.epoll,
             socket,
@@ -439,7 +439,7 @@ impl Pump {
                 self.refuse(key, connection, why.text, now);
                 continue;
             }
-            // After its end the session may already have bytes of the peer.
+            // After the handshake the session may already have bytes of the peer.
             let ready = if connection.link.is_handshaking() {
                 ReadyEnd::None
             } else {
@@ -611,7 +611,7 @@ impl Connection {
     /// Moves bytes of gRPC to the peer, a buffer at most.
     fn move_outgoing(&mut self, now: Instant, buffer: &mut [u8]) -> Result<(), PumpError> {
         if self.link.wants_write() {
-            return Ok(()); // The peer has not taken the earlier ones.
+            return Ok(()); // The peer has not taken the earlier bytes.
         }
         let Some(grpc) = &mut self.grpc else {
             return Ok(());
@@ -624,6 +624,7 @@ impl Connection {
                 self.link.send(&buffer[..count])?;
             }
             Err(error) if would_block(&error) => {}
+            // gRPC has closed its end.
             Ok(_) | Err(_) => {
                 self.link.close();
                 self.link.flush()?;
@@ -640,7 +641,7 @@ impl Connection {
             return Ok(bytes.len());
         };
         if self.until.is_some() {
-            return Ok(bytes.len()); // It takes no more.
+            return Ok(bytes.len()); // gRPC takes no more.
         }
         let peer_reads = !self.link.wants_write();
         let mut sent = 0;
@@ -722,6 +723,8 @@ impl Connection {
         }
         let is_sent = !self.link.wants_write();
         let can_forward = self.left.is_empty() && !self.has_ended;
+        // `until` is set before gRPC has the connection, and when it takes no more: bytes are read
+        // for the handshake then, or to be dropped.
         let of_link = Interest {
             read: can_forward || self.until.is_some(),
             write: !is_sent,

@@ -208,7 +208,7 @@ impl Drop for Waiter {
         state
             .waiters
             .retain(|position| position.number != self.number);
-        // The next one may fit as well.
+        // The next waiter may fit as well.
         if let Some(thread) = self.semaphore.thread_to_wake(&state) {
             thread.unpark();
         }
@@ -240,7 +240,7 @@ impl Drop for Permit {
             thread.unpark();
         }
         if state.in_flight >= semaphore.capacity {
-            return;
+            return; // Still too much is in flight.
         }
         let waker = state.waker.take();
         drop(state);

@@ -245,8 +245,8 @@ impl Streams {
                 };
             }
         };
-        // First try a small message without a permit. It may have many parts, which take more
-        // memory than that.
+        // First try a small message without a permit. If it has many parts, it takes too much
+        // memory for that.
         if bytes.len() < INBOX_SMALL_MESSAGE {
             let mut left = Left::at_most(INBOX_SMALL_MESSAGE, &bytes);
             let message = read_to_server(&bytes, &mut left).ok();
@@ -254,7 +254,7 @@ impl Streams {
                 return message;
             }
         }
-        // Then decode any other with one.
+        // Then decode any other message with a permit.
         *decoded = self.decoded.acquire(1);
         let mut left = Left::of(&bytes);
         let message = read_to_server(&bytes, &mut left).ok();

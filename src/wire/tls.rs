@@ -423,7 +423,8 @@ impl TlsLink {
         }
     }
 
-    /// Sends bytes, as far as the socket takes them. Only when nothing is left to be written.
+    /// Sends bytes, as far as the socket takes them. Call it only when nothing is left to be
+    /// written.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), TlsError> {
         match &mut self.session {
             Some(session) => session

@@ -381,6 +381,7 @@ impl PeerStream {
                 return Next::Ended;
             }
         }
+        // Continue after the other peers had their turn.
         context.waker().wake_by_ref();
         Next::Woken
     }
@@ -402,7 +403,8 @@ impl PeerStream {
     /// Sends one message, or begins to close. Returns whether the stream is still open.
     fn send_next(&mut self, now: Instant) -> bool {
         let has_only_states = self.reader.has_only_states();
-        let has_ended = self.reader.ended(); // Read first, so that the last message is not missed.
+        // Asked before the next message is taken: a message added in between is then not missed.
+        let has_ended = self.reader.ended();
         let Some(message) = self.reader.next_to_send() else {
             self.is_closing = has_ended;
             return true;
@@ -440,6 +442,7 @@ impl PeerStream {
             if !self.reader.holds_capacity() {
                 return Next::At(until);
             }
+            // Nothing wakes the stream when others begin to wait for the capacity: look again.
             let look_at = if now < crowded_at {
                 crowded_at
             } else {

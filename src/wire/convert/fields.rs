@@ -52,7 +52,9 @@ impl<'b> Fields<'b> {
         Self { bytes, stream }
     }
 
+    /// Reads the next field; `None` if it is malformed.
     fn field(&mut self) -> Option<ReceivedField<'b>> {
+        // The last three bits of the tag are the wire type, the others the number of the field.
         let tag = self.stream.read_raw_varint32().ok()?;
         let value = match WireType::new(tag & 7)? {
             WireType::Varint => Value::Varint(self.stream.read_raw_varint64().ok()?),

@@ -38,11 +38,15 @@ use std::sync::Arc;
 
 /// Field of a request in messages of workloads and of peers of the server.
 const REQUEST: u32 = 3;
+/// The masks of a read.
+const FIELD_MASK: u32 = 1;
 /// Fields of a request: its id, and two of its possible contents.
 const REQUEST_ID: u32 = 1;
 const UPDATE_STATE: u32 = 2;
 const READ_STATE: u32 = 3;
-/// Fields of an update: restarts, a rollback, stops and starts.
+/// Fields of an update: its state and masks, restarts, a rollback, stops and starts.
+const NEW_STATE: u32 = 1;
+const UPDATE_MASK: u32 = 2;
 const RESTART_WORKLOADS: u32 = 1004;
 const ROLLBACK_OF: u32 = 1005;
 const STOP_WORKLOADS: u32 = 1006;
@@ -652,6 +656,7 @@ fn request_id(request: &[u8]) -> Option<String> {
 /// The id of the request that begins with these bytes; `None` if they do not have the whole id.
 pub(crate) fn request_id_of_begin(begin: &[u8]) -> Option<String> {
     let mut stream = CodedInputStream::from_bytes(begin);
+    // The tag of a field with this number that begins with its length.
     if stream.read_raw_varint32().ok()? != REQUEST << 3 | 2 {
         return None;
     }
@@ -669,6 +674,7 @@ pub(crate) fn request_id_of_begin(begin: &[u8]) -> Option<String> {
 /// Reads a request: an update with our own reader, since its state may be large, all others with
 /// the library.
 fn read_request(bytes: &[u8], left: &mut Left) -> Decoded<Request> {
+    // A request has one of several contents, which are the fields 2 to 6.
     match last_of(bytes, 2..=6)? {
         Some((UPDATE_STATE, update)) => {
             let mut id = "";
@@ -698,11 +704,12 @@ fn read_update(bytes: &[u8], left: &mut Left) -> Decoded<RequestContent> {
     for field in Fields::of(bytes) {
         match field? {
             ReceivedField {
-                number: 1,
+                number: NEW_STATE,
                 value: Value::Bytes(bytes),
             } => state = Some(bytes),
             ReceivedField {
-                number: number @ (2 | RESTART_WORKLOADS | STOP_WORKLOADS | START_WORKLOADS),
+                number:
+                    number @ (UPDATE_MASK | RESTART_WORKLOADS | STOP_WORKLOADS | START_WORKLOADS),
                 value: Value::Bytes(text),
             } => {
                 left.take(PART)?;
@@ -745,12 +752,9 @@ fn read_update(bytes: &[u8], left: &mut Left) -> Decoded<RequestContent> {
 /// Checks the number of parts of all masks of a read or subscription.
 fn check_masks(bytes: &[u8], left: &mut Left) -> Decoded<()> {
     let mut parts = 0;
+    // Behind a malformed field nothing is counted: the library refuses such a message.
     for field in Fields::of(bytes).map_while(Result::ok) {
-        if let ReceivedField {
-            number: 1,
-            value: Value::Bytes(mask),
-        } = field
-        {
+        if let Some(mask) = field.bytes_of(FIELD_MASK) {
             let dots = mask.iter().filter(|byte| **byte == b'.').count();
             parts += dots + 1;
         }
@@ -810,8 +814,8 @@ pub fn read_plan(bytes: &[u8]) -> Decoded<WorkloadPlan> {
     Wire::read(plan)
 }
 
-/// Encodes the part of a response that has a state. For an event it has the `altered` fields too.
-/// The part before it is made by [`before_state`].
+/// Encodes the end of a response: the `CompleteStateResponse` with `state`, for an event also with
+/// the `altered` fields. The begin is made by [`before_state`].
 pub(crate) fn encode_state(state: &Node, altered: Option<&AlteredFields>) -> Vec<u8> {
     let mut writer = MessageWriter::default();
     writer.nested(1, |writer| tree::add_state(writer, state));
@@ -822,8 +826,8 @@ pub(crate) fn encode_state(state: &Node, altered: Option<&AlteredFields>) -> Vec
     writer.bytes
 }
 
-/// Encodes the part of the response to the request `id` before [`encode_state`], which has `state`
-/// bytes.
+/// Encodes the begin of the response to the request `id`. The end, made by [`encode_state`], has
+/// `state` bytes: it is field 4 of a `Response`, which is field 3 of a `FromServer`.
 pub(crate) fn before_state(id: &str, state: usize) -> Vec<u8> {
     let mut inner = MessageWriter::default();
     inner.text(1, id);

@@ -123,6 +123,7 @@ impl Left {
     /// A part may be a text or a message, so each is read as a message.
     fn take_for_library(&mut self, bytes: &[u8], depth: usize) -> Decoded<()> {
         for field in Fields::of(bytes).map_while(Result::ok) {
+            // The fields of most messages have such numbers.
             let is_known = matches!(field.number, ..16 | 1000..1006);
             let needed = if is_known {
                 LIBRARY_PART

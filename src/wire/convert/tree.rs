@@ -533,17 +533,19 @@ impl<'b> StateParts<'b> {
             let field = field?;
             match (field.number, field.value) {
                 (1, Value::Bytes(text)) => parts.info = Some(left.text(text)?),
+                // Each state is a field of its own, with the number of the sub-state in it.
                 (2..=9, Value::Varint(number)) => found = Some((field.number, number)),
                 (REASON, Value::Varint(number)) => parts.reason = Some(number),
                 (PREPARED, Value::Varint(number)) => parts.prepared = Some(number),
                 _ => {}
             }
         }
-        if let Some(found) = found {
-            let Some(index) = PHASES.iter().position(|phase| *phase == found) else {
-                return Err(ConvertError::unknown_enum(found.1));
+        if let Some((state, number)) = found {
+            let Some(index) = PHASES.iter().position(|known| *known == (state, number)) else {
+                return Err(ConvertError::unknown_enum(number));
             };
-            parts.phase = Some(Phase::ALL[index].0);
+            let (phase, _, _) = Phase::ALL[index];
+            parts.phase = Some(phase);
         }
         Ok(parts)
     }

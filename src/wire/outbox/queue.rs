@@ -254,8 +254,8 @@ impl Queue {
         head: Vec<u8>,
         bytes: Arc<Encoded>,
     ) -> Result<(), OutboxError> {
-        // First remove an older state of the instance. A peer that keeps up has an empty `newest`:
-        // copying names that two threads use would cost more than all the rest.
+        // First remove an older state of the instance. For a peer that keeps up this is not done,
+        // and `newest` is empty: to copy names that two threads use would cost more than the rest.
         let mut replaceable = None;
         if self.bytes <= STATES {
             self.newest.clear();
@@ -294,6 +294,7 @@ impl Queue {
     /// Removes the waiting state of `instance`.
     fn remove_older(&mut self, instance: &InstanceName) {
         if self.newest.is_empty() {
+            // The peer does not keep up any more, so the waiting states are entered first.
             for (number, entry) in &self.entries {
                 if let Some(instance) = &entry.bytes.instance {
                     self.newest.insert(instance.clone(), *number);

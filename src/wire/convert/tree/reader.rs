@@ -95,7 +95,7 @@ pub(crate) fn only(kind: &WireKind, bytes: &[u8], depth: usize, left: &mut Left)
     }
 }
 
-/// The map or list of all fields with that number.
+/// The map or list of all fields with that number. Callers pass one of these two kinds.
 fn repeated(
     kind: WireKind,
     number: u32,

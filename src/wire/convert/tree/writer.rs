@@ -71,7 +71,7 @@ impl MessageWriter {
             self.bytes[at] = short;
             return;
         }
-        // Move a longer message.
+        // A longer length has more bytes: put them in place of that one, before the message.
         let mut prefix = Self::default();
         prefix.varint(length as u64);
         self.bytes.splice(at..=at, prefix.bytes);
@@ -111,7 +111,7 @@ impl MessageWriter {
                 if let Some(index) = texts.iter().position(|one| *one == text) {
                     self.number(number, numbers[index]);
                 } else if let Ok(value) = text.parse::<i64>() {
-                    // One of a newer program, which is passed on.
+                    // A number that only a newer program knows is passed on.
                     self.number(number, value.cast_unsigned());
                 }
             }
