@@ -120,7 +120,7 @@ fn cpu_of_a_minute(real: &Real) -> f64 {
     (agent_cpu(real) - before).as_secs_f64() * 60.0 / seconds() as f64
 }
 
-/// Two rows: memory with its part of shared pages of files, and that in no file.
+/// Two rows: memory with its part of the shared pages of files, and memory that is in no file.
 fn agent_memory(real: &Real, when: &str, pss_of_peer: f64, own_of_peer: f64, table: &mut Table) {
     let pss = mebibytes(pss_of(real.agent_pid()));
     let own = mebibytes(anonymous_of(real.agent_pid()));
@@ -140,7 +140,7 @@ fn agent_memory(real: &Real, when: &str, pss_of_peer: f64, own_of_peer: f64, tab
     );
 }
 
-/// What the start of the agent itself needed is still held.
+/// The memory right after the connection, with the memory that the start of the agent needed.
 fn connected(real: &Real, table: &mut Table) {
     std::thread::sleep(Duration::from_secs(1));
     agent_memory(real, "just connected, no workload", 6.7, 0.79, table);
@@ -254,7 +254,7 @@ fn exits(real: &Real, table: &mut Table) {
     table.noted("the longest of them", "s", longest);
 }
 
-/// A workload that has ended, from the command to its end.
+/// Deletes workloads that have ended, each from the begin of the command to its end.
 fn deletes(real: &Real, table: &mut Table) {
     let mut times = Vec::new();
     for round in 0..rounds() {

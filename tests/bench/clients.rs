@@ -297,41 +297,42 @@ fn serve(
             }
             _ => continue,
         };
-        if !deleted.is_empty() {
-            let removed = |name: &InstanceName| {
-                WorkloadState::new(name.clone(), ExecutionState::plain(Phase::Removed))
-            };
-            deleted
-                .iter()
-                .for_each(|deleted| _ = own.remove(&deleted.instance));
-            send(
-                sender,
-                deleted
-                    .iter()
-                    .map(|deleted| removed(&deleted.instance))
-                    .collect(),
-            );
+        // First, the deleted instances are gone.
+        let mut gone = Vec::new();
+        for workload in deleted {
+            own.remove(&workload.instance);
+            gone.push(workload.instance);
         }
-        let running = |name: &InstanceName| {
-            WorkloadState::new(name.clone(), ExecutionState::plain(Phase::Running))
+        if !gone.is_empty() {
+            send(sender, states_in(Phase::Removed, &gone));
+        }
+        // Then, the added ones run.
+        let mut names = Vec::new();
+        for workload in added {
+            own.insert(workload.instance.clone());
+            names.push(workload.instance);
+        }
+        let names_in_message = match reports {
+            Reports::Together => names.len().max(1),
+            Reports::OneByOne => 1,
         };
-        let names: Vec<InstanceName> = added
-            .into_iter()
-            .map(|workload| workload.instance)
-            .collect();
-        own.extend(names.iter().cloned());
-        let chunk = if reports == Reports::Together {
-            names.len().max(1)
-        } else {
-            1
-        };
-        names
-            .chunks(chunk)
-            .for_each(|names| send(sender, names.iter().map(running).collect()));
+        for names in names.chunks(names_in_message) {
+            send(sender, states_in(Phase::Running, names));
+        }
         for name in names {
             let _ = started.send(name);
         }
     }
+}
+
+/// The states of instances that all are in the same phase.
+fn states_in(phase: Phase, instances: &[InstanceName]) -> Vec<WorkloadState> {
+    let mut states = Vec::new();
+    for instance in instances {
+        let state = ExecutionState::plain(phase);
+        states.push(WorkloadState::new(instance.clone(), state));
+    }
+    states
 }
 
 /// A sample with all values of these instances.
@@ -347,15 +348,14 @@ fn usage_of(own: &BTreeSet<InstanceName>) -> AgentUsage {
         restarts: VALUE,
         ..WorkloadUsage::default()
     };
-    let of = |name: &InstanceName| {
-        (
-            name.workload.to_string(),
-            BTreeMap::from([(name.id.to_string(), usage.clone())]),
-        )
-    };
+    let mut workloads = BTreeMap::new();
+    for name in own {
+        let of_instance = BTreeMap::from([(name.id.to_string(), usage.clone())]);
+        workloads.insert(name.workload.to_string(), of_instance);
+    }
     AgentUsage {
         sampled_usec: VALUE,
-        workloads: own.iter().map(of).collect(),
+        workloads,
         ..AgentUsage::default()
     }
 }

@@ -44,7 +44,7 @@ impl Curve {
         }
     }
 
-    /// Prints the curve; answers whether it is flat enough. `share` is what a single one may cost
+    /// Prints the curve. Returns whether it is flat enough. `share` is what a single one may cost
     /// by itself, below which growth cannot be distinguished from noise.
     #[allow(clippy::cast_precision_loss)] // Counts are small.
     fn print(&self, share: f64) -> bool {
@@ -78,7 +78,7 @@ impl Curve {
     }
 }
 
-/// Answers whether nothing grows too fast.
+/// Returns whether nothing grows too fast.
 pub fn run(programs: &Path, engine: &Path) -> bool {
     let mut held = workloads_of_server(programs);
     held &= states_apart(programs);
@@ -362,7 +362,7 @@ impl RealAgent {
             .env("PATH", path("bin"))
             .env("FAKE_ENGINE_DIR", path("engine"))
             .env("RUST_LOG", "error");
-        command.env("FAKE_ENGINE_ORDER_TICK", "1000ms"); // Nobody orders an end here.
+        command.env("FAKE_ENGINE_ORDER_TICK", "1000ms"); // No end is ordered here.
         let child = command
             .stdin(Stdio::null())
             .stderr(log)

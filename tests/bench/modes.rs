@@ -22,9 +22,9 @@ const AGENTS: usize = 10;
 const GROUP: usize = 25;
 /// Switches that one mean is made of; an even number, so that the mode is the first one again.
 const SWITCHES: u32 = 100;
-/// Means of which the median counts, taken in turns so that other load meets all clusters.
+/// Means of which the median is taken, taken in turns so that other load meets all clusters.
 const ROUNDS: usize = 5;
-/// Failures of which the median counts.
+/// Failures of which the median is taken.
 const FAILURES: usize = 21;
 /// Limits of the cost of a switch, in costs of the same change by hand, and of a switch in a
 /// cluster with fewer workloads.

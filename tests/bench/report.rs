@@ -64,19 +64,18 @@ fn side_by_side(ours: &str, peer: Option<&str>) -> Vec<Row> {
     rows
 }
 
+/// The ratio to the peer, and whether the promise is met; both empty without a value of the peer.
 fn verdict(row: &Row) -> (String, &'static str) {
-    let (Some(peer), Some(share)) = (row.peer.filter(|peer| *peer > 0.0), row.share) else {
-        let ratio = row
-            .peer
-            .filter(|peer| *peer > 0.0)
-            .map(|peer| format!("{:.3}", row.ours / peer));
-        return (ratio.unwrap_or_default(), "");
+    let Some(peer) = row.peer.filter(|peer| *peer > 0.0) else {
+        return (String::new(), "");
     };
     let ratio = row.ours / peer;
-    (
-        format!("{ratio:.3}"),
-        if ratio <= share { "yes" } else { "NO" },
-    )
+    let met = match row.share {
+        Some(share) if ratio <= share => "yes",
+        Some(_) => "NO",
+        None => "",
+    };
+    (format!("{ratio:.3}"), met)
 }
 
 fn table(rows: &[Row], measured: bool) -> String {
@@ -201,7 +200,7 @@ fn escaped(text: &str) -> String {
         .replace('>', "&gt;")
 }
 
-/// Prints the table and writes the drawing. Answers false when there is nothing to show.
+/// Prints the table and writes the drawing. Returns false when there is nothing to show.
 pub fn run(ours: &Path, peer: Option<&Path>, drawing: &Path) -> bool {
     let Ok(own) = fs::read_to_string(ours) else {
         return false;

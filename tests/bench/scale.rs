@@ -16,16 +16,16 @@ use super::clients::{Agent, Commander, Reports, Subscriber};
 use super::process::Server;
 use super::table::{Table, median};
 
-/// Starts of which the median counts.
+/// Starts of which the median is taken.
 const STARTS: usize = 15;
-/// Commands, and reads of the complete state, of which the median counts.
+/// Commands, and reads of the complete state, of which the median is taken.
 const COMMANDS: usize = 41;
 const READS: usize = 11;
 /// State changes that one mean is made of.
 const CHANGES: u32 = 400;
 /// The same where there is a pause after each.
 const CHANGES_APART: u32 = 150;
-/// Means of which the median counts, taken in turns so that other load meets both sizes.
+/// Means of which the median is taken, taken in turns so that other load meets both sizes.
 const ROUNDS: usize = 7;
 /// Pause after each change in the part where each is sent to all agents in a message of its own.
 const APART: Duration = Duration::from_millis(25);
@@ -101,7 +101,7 @@ pub const LARGE: Size = Size {
     },
 };
 
-/// Answers whether the cost of a state change stays below [`GROWTH_MAX`].
+/// Returns whether the cost of a state change stays below [`GROWTH_MAX`].
 pub fn run(programs: &Path) -> bool {
     let mut table = Table::default();
     start_and_idle(programs, &mut table);

@@ -28,7 +28,7 @@ struct Cost {
     state_mib: f64,
 }
 
-/// Answers true: there is no relation to be kept.
+/// Returns true: there is no relation to be kept.
 pub fn run(programs: &Path) -> bool {
     let folder = tempfile::tempdir().expect("the temporary folder is writable");
     let (security, arguments) = certificates(folder.path());

@@ -111,8 +111,8 @@ impl Updates {
         std::thread::sleep(PAUSE);
     }
 
-    /// An update of the running workload: from the last sign of life of the old to the first of
-    /// the new.
+    /// An update of the running workload: from the last sign of life of the old instance to the
+    /// first of the new one.
     fn outage(&mut self, key: &str, update: &str) {
         let old = self.version;
         self.version += 1;

@@ -105,7 +105,8 @@ fn read_input() -> String {
     text
 }
 
-/// `-t` is a time for `stop`, but means a terminal for `run`.
+/// Returns whether the next word is the value of an option. `-t` is a time for `stop`, but means a
+/// terminal for `run`.
 fn takes_value(command: &str, option: &str) -> bool {
     WITH_VALUE.contains(&option) && !(is_create(command) && option == "-t")
 }
@@ -146,23 +147,19 @@ impl Invocation {
     }
 
     pub fn image(&self) -> Option<&str> {
-        let about_image = is_create(&self.command)
-            || matches!(&*self.command, "pull" | "image exists" | "image inspect");
-        about_image
-            .then(|| self.positional.first().map(String::as_str))
-            .flatten()
+        let is_of_image = matches!(&*self.command, "pull" | "image exists" | "image inspect");
+        if !is_create(&self.command) && !is_of_image {
+            return None;
+        }
+        self.positional.first().map(String::as_str)
     }
 
     /// The workload this command is about: from the label of a `run`, otherwise from the container
     /// named.
     pub fn workload(&self, store: &Store) -> Option<String> {
         if is_create(&self.command) {
-            let name = self
-                .labels()
-                .into_iter()
-                .rev()
-                .find(|(key, _)| key == "name")?
-                .1;
+            let mut labels = self.labels().into_iter();
+            let (_, name) = labels.rfind(|(key, _)| key == "name")?;
             return name.split('.').next().map(str::to_owned);
         }
         if matches!(
@@ -177,13 +174,10 @@ impl Invocation {
             "volume create" | "volume rm" | "volume inspect" => {
                 first?.split('.').next().map(str::to_owned)
             }
-            "pod rm" => Some(
-                store
-                    .pods()
-                    .into_iter()
-                    .find(|pod| Some(&pod.id) == first)?
-                    .name,
-            ),
+            "pod rm" => {
+                let mut pods = store.pods().into_iter();
+                Some(pods.find(|pod| Some(&pod.id) == first)?.name)
+            }
             _ => None,
         }
     }

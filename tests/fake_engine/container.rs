@@ -174,9 +174,8 @@ pub fn monitor(store: &Store, id: &str) {
     }
 }
 
-/// Tells the parent. It may be gone: the command was killed and the container lives on, as with the
-/// real engine. As runc: a file beside it is made first, which must not be there, and stays when it
-/// cannot be written.
+/// Writes the pid of the container to its file, as runc does: first to a file beside it, which must
+/// not be there, and stays if it cannot be written.
 fn write_pid(pid_file: &str, pid: u32) -> Result<(), String> {
     if pid_file.is_empty() {
         return Ok(());
@@ -190,6 +189,8 @@ fn write_pid(pid_file: &str, pid: u32) -> Result<(), String> {
     fs::rename(&temporary, path).map_err(failed)
 }
 
+/// Prints a line for the parent. The parent may be gone: the command was killed and the container
+/// continues to run, as with the real engine.
 fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
     let _ = std::io::stdout().flush();
@@ -270,7 +271,7 @@ pub fn kill(store: &Store, id: &str) -> Result<(), (i32, String)> {
     Ok(())
 }
 
-/// Stops the time of a container, or lets it go on.
+/// Pauses a container, or lets it continue.
 pub fn set_paused(store: &Store, id: &str, paused: bool) -> Result<(), (i32, String)> {
     let (from, to, sent) = if paused {
         ("running", "paused", Signal::STOP)
@@ -301,8 +302,9 @@ fn runs(store: &Store, id: &str) -> bool {
         .is_some_and(|container| container.is_active())
 }
 
-/// Its number may have been given to another task since it ended, to a thread of the agent for
-/// example, and its monitor has had no turn to record the end.
+/// Sends a signal to the process of a container. Returns whether it was sent. The process may have
+/// ended without a record of that yet, and its pid may be that of another task now, such as a
+/// thread of the agent. So the time is compared at which the process began.
 fn signal(container: &Container, signal: Signal) -> bool {
     let Some(pid) = i32::try_from(container.pid).ok().and_then(Pid::from_raw) else {
         return false;
@@ -314,8 +316,8 @@ fn signal(container: &Container, signal: Signal) -> bool {
         && pidfd_send_signal(process, signal).is_ok()
 }
 
-/// When a process began, field 22 of proc(5); its name may contain anything, so fields count from
-/// behind that.
+/// When a process began, field 22 of proc(5). The name of the process may contain anything, so the
+/// fields are counted from the end of the name.
 fn begin_of(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(')')

@@ -98,7 +98,7 @@ fn answer(store: &Store, invocation: &Invocation) -> Answer {
     else {
         return perform(store, invocation, None, false);
     };
-    script::wait_as_told(store, &rule);
+    script::wait_for_rule(store, &rule);
     if !rule.replaces_command() {
         return perform(store, invocation, rule.behave.as_deref(), false);
     }
@@ -310,14 +310,16 @@ fn listed(store: &Store, invocation: &Invocation) -> Vec<store::Container> {
         .collect()
 }
 
-/// Prints what a template makes of each of these, on a line of its own.
+/// The answer with a line for each row, as the template `format` renders it.
 fn rendered(format: &str, rows: impl IntoIterator<Item = serde_json::Value>) -> Answer {
-    let lines = rows
-        .into_iter()
-        .map(|row| Ok(template::render(format, &row)? + "\n"));
-    lines
-        .collect::<Result<String, String>>()
-        .map_or_else(|text| Answer::error(ENGINE_ERROR, text), Answer::ok)
+    let mut lines = String::new();
+    for row in rows {
+        match template::render(format, &row) {
+            Ok(line) => lines.push_str(&format!("{line}\n")),
+            Err(text) => return Answer::error(ENGINE_ERROR, text),
+        }
+    }
+    Answer::ok(lines)
 }
 
 /// Answers for the containers that exist and fails when one is missing, as nerdctl does.

@@ -44,14 +44,15 @@ pub fn pull(store: &Store, name: &str) {
         return;
     };
     let full = full(name);
-    let is_it = |image: &Value| {
-        let names = image["Names"].as_array();
-        names.is_some_and(|names| names.contains(&json!(full)))
-    };
-    if !images.iter().any(is_it) {
-        images.push(json!({ "Id": id(name), "Names": [full], "Bytes": 1_048_576 }));
-        write(store, &images);
+    for image in &images {
+        if let Some(names) = image["Names"].as_array()
+            && names.contains(&json!(full))
+        {
+            return; // It is there.
+        }
     }
+    images.push(json!({ "Id": id(name), "Names": [full], "Bytes": 1_048_576 }));
+    write(store, &images);
 }
 
 pub fn list(store: &Store, invocation: &Invocation) -> Answer {
@@ -97,10 +98,10 @@ pub fn remove(store: &Store, invocation: &Invocation) -> Answer {
         .as_array()
         .cloned()
         .unwrap_or_default();
-    let is_used =
-        |container: &crate::store::Container| names.contains(&json!(full(&container.image)));
-    if store.list().iter().any(is_used) {
-        return Answer::error(2, "image is in use by a container");
+    for container in store.list() {
+        if names.contains(&json!(full(&container.image))) {
+            return Answer::error(2, "image is in use by a container");
+        }
     }
     if names.len() > 1 {
         return Answer::error(

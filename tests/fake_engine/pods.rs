@@ -22,32 +22,38 @@ struct Wanted {
 
 /// The pods of a manifest.
 fn wanted(manifest: &str) -> Vec<Wanted> {
-    let documents = serde_yaml::Deserializer::from_str(manifest);
-    let documents = documents.filter_map(|document| Value::deserialize(document).ok());
-    let pods = documents
-        .filter(|document| document["kind"] == "Pod")
-        .map(|document| Wanted {
-            name: document["metadata"]["name"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned(),
-            images: document["spec"]["containers"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .filter_map(|one| one["image"].as_str().map(str::to_owned))
-                .collect(),
+    let mut pods = Vec::new();
+    for document in serde_yaml::Deserializer::from_str(manifest) {
+        let Ok(document) = Value::deserialize(document) else {
+            continue;
+        };
+        if document["kind"] != "Pod" {
+            continue;
+        }
+        let name = document["metadata"]["name"].as_str().unwrap_or_default();
+        let mut images = Vec::new();
+        for container in document["spec"]["containers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+        {
+            images.extend(container["image"].as_str().map(str::to_owned));
+        }
+        pods.push(Wanted {
+            name: name.to_owned(),
+            images,
         });
-    pods.collect()
+    }
+    pods
 }
 
-/// The workload that a manifest belongs to: tests call its first pod like it.
+/// The workload that a manifest belongs to: tests give its name to the first pod.
 pub fn workload_of(manifest: &str) -> Option<String> {
     wanted(manifest).into_iter().next().map(|pod| pod.name)
 }
 
-/// `only_create` leaves the pods without starting their containers, as a play does that fails half
-/// way.
+/// Makes the pods of a manifest and starts their containers. With `only_create` it does not start
+/// them, as a play that fails half way.
 pub fn play(store: &Store, manifest: &str, only_create: bool) -> Answer {
     let mut stdout = String::new();
     for Wanted { name, images } in wanted(manifest) {
@@ -74,7 +80,8 @@ pub fn play(store: &Store, manifest: &str, only_create: bool) -> Answer {
     Answer::ok(stdout)
 }
 
-/// Refuses as soon as a pod is missing, and kills running containers at once, as podman 4.3 does.
+/// Removes the pods of a manifest. Ends when one is missing, and kills running containers at once,
+/// as podman 4.3 does.
 pub fn down(store: &Store, manifest: &str) -> Answer {
     for Wanted { name, .. } in wanted(manifest) {
         let Some(pod) = store.pods().into_iter().find(|pod| pod.name == name) else {
@@ -90,7 +97,7 @@ pub fn down(store: &Store, manifest: &str) -> Answer {
     Answer::ok("Pods stopped:\nPods removed:\n")
 }
 
-/// `stop_seconds` as in [`container::stop`].
+/// Removes a pod with its containers, which are stopped as [`container::stop`] does.
 fn remove_pod(store: &Store, pod: &Pod, stop_seconds: Option<u64>) -> Result<(), (i32, String)> {
     for one in store.list().into_iter().filter(|one| one.pod == pod.id) {
         container::stop(store, &one.id, stop_seconds)?;
@@ -100,25 +107,21 @@ fn remove_pod(store: &Store, pod: &Pod, stop_seconds: Option<u64>) -> Result<(),
     Ok(())
 }
 
-/// `{{.Id}} {{.Name}}` of each, which is all that is asked.
+/// Lists the pods by the template `{{.Id}} {{.Name}}`, which is the only one that is used.
 pub fn list(store: &Store) -> Answer {
-    Answer::ok(
-        store
-            .pods()
-            .iter()
-            .map(|pod| format!("{} {}\n", pod.id, pod.name))
-            .collect::<String>(),
-    )
+    let mut lines = String::new();
+    for pod in store.pods() {
+        lines.push_str(&format!("{} {}\n", pod.id, pod.name));
+    }
+    Answer::ok(lines)
 }
 
 /// `pod rm --force --ignore <id> ...`.
 pub fn remove(store: &Store, invocation: &Invocation) -> Answer {
-    for pod in store
-        .pods()
-        .into_iter()
-        .filter(|pod| invocation.positional.contains(&pod.id))
-    {
-        if let Err((code, text)) = remove_pod(store, &pod, None) {
+    for pod in store.pods() {
+        if invocation.positional.contains(&pod.id)
+            && let Err((code, text)) = remove_pod(store, &pod, None)
+        {
             return Answer::error(code, text);
         }
     }
@@ -128,12 +131,10 @@ pub fn remove(store: &Store, invocation: &Invocation) -> Answer {
 pub fn volume(store: &Store, invocation: &Invocation) -> Answer {
     let name = invocation.positional.first().map_or("", String::as_str);
     let file = store.path("volumes").join(name);
-    let missing = || {
-        Answer::error(
-            1,
-            format!("no volume with name \"{name}\" found: no such volume"),
-        )
-    };
+    let missing = Answer::error(
+        1,
+        format!("no volume with name \"{name}\" found: no such volume"),
+    );
     match invocation.command.as_str() {
         "volume create" => {
             let labels: serde_json::Map<String, Value> = invocation
@@ -147,33 +148,43 @@ pub fn volume(store: &Store, invocation: &Invocation) -> Answer {
                 Err(error) => Answer::error(ENGINE_ERROR, error.to_string()),
             }
         }
-        "volume inspect" => std::fs::read_to_string(&file).map_or_else(|_| missing(), Answer::ok),
-        "volume rm" => std::fs::remove_file(&file).map_or_else(|_| missing(), |()| Answer::ok("")),
-        // The filters are regular expressions with an end; ours look at the text after the last
-        // escaped dots.
+        "volume inspect" => match std::fs::read_to_string(&file) {
+            Ok(content) => Answer::ok(content),
+            Err(_) => missing,
+        },
+        "volume rm" => match std::fs::remove_file(&file) {
+            Ok(()) => Answer::ok(""),
+            Err(_) => missing,
+        },
         _ => Answer::ok(listed_volumes(store, invocation)),
     }
 }
 
+/// The names of the volumes that all filters accept, one a line.
 fn listed_volumes(store: &Store, invocation: &Invocation) -> String {
-    let files = std::fs::read_dir(store.path("volumes"))
+    let mut lines = String::new();
+    for file in std::fs::read_dir(store.path("volumes"))
         .into_iter()
         .flatten()
-        .flatten();
-    let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
-    let fits = |name: &String| {
-        invocation.filters().iter().all(|filter| {
-            let expression = filter
-                .strip_prefix("name=")
-                .unwrap_or("")
-                .replace("\\.", ".");
-            let plain = expression.trim_start_matches('^').trim_end_matches('$');
-            if expression.starts_with('^') {
-                name == plain
-            } else {
-                name.ends_with(plain)
-            }
-        })
-    };
-    names.filter(fits).map(|name| format!("{name}\n")).collect()
+        .flatten()
+    {
+        let name = file.file_name().to_string_lossy().into_owned();
+        let mut filters = invocation.filters().into_iter();
+        if filters.all(|filter| is_accepted(&name, filter)) {
+            lines.push_str(&format!("{name}\n"));
+        }
+    }
+    lines
+}
+
+/// Returns whether a filter accepts a volume. It is a regular expression with an end, and perhaps a
+/// begin, of characters that stand for themselves.
+fn is_accepted(name: &str, filter: &str) -> bool {
+    let expression = filter.strip_prefix("name=").unwrap_or("");
+    let expression = expression.replace("\\.", ".");
+    let plain = expression.trim_start_matches('^').trim_end_matches('$');
+    if expression.starts_with('^') {
+        return name == plain;
+    }
+    name.ends_with(plain)
 }

@@ -65,12 +65,17 @@ impl Rule {
     }
 
     fn matches(&self, command: &str, workload: Option<&str>, image: Option<&str>) -> bool {
-        let fits = |wanted: &Option<String>, given: Option<&str>| {
-            wanted.is_none() || wanted.as_deref() == given
-        };
-        fits(&self.command, Some(command))
-            && fits(&self.workload, workload)
-            && fits(&self.image, image)
+        accepts(&self.command, Some(command))
+            && accepts(&self.workload, workload)
+            && accepts(&self.image, image)
+    }
+
+    /// Returns whether the rule holds the command until the test releases its name.
+    fn is_held(&self, store: &Store) -> bool {
+        match &self.hold {
+            Some(name) => !store.path("released").join(name).exists(),
+            None => false,
+        }
     }
 
     /// True when the rule says what to answer, so that the command itself is not done.
@@ -78,6 +83,11 @@ impl Rule {
         let speaks = self.stdout.is_some() || self.stderr.is_some();
         speaks || self.exit.is_some() || self.stdout_bytes > 0 || self.stderr_bytes > 0
     }
+}
+
+/// Returns whether a rule that wants this value, or any, applies to the given one.
+fn accepts(wanted: &Option<String>, given: Option<&str>) -> bool {
+    wanted.is_none() || wanted.as_deref() == given
 }
 
 /// The content of `script.json`; a missing file is an empty script.
@@ -132,18 +142,14 @@ impl Script {
 
 /// Waits for the rule's delay, until `hold` is released, and without end (at most
 /// `LIFETIME_MAX`) when it hangs.
-pub fn wait_as_told(store: &Store, rule: &Rule) {
+pub fn wait_for_rule(store: &Store, rule: &Rule) {
     let begin = Instant::now();
-    let is_held = || {
-        rule.hold
-            .as_ref()
-            .is_some_and(|name| !store.path("released").join(name).exists())
-    };
-    let waits = || match begin.elapsed() {
-        elapsed if elapsed >= LIFETIME_MAX => false,
-        elapsed => rule.hang || elapsed < rule.delay || is_held(),
-    };
-    while waits() && !store.is_gone() {
+    while !store.is_gone() {
+        let elapsed = begin.elapsed();
+        let waits = rule.hang || elapsed < rule.delay || rule.is_held(store);
+        if !waits || elapsed >= LIFETIME_MAX {
+            return;
+        }
         pause();
     }
 }
@@ -152,11 +158,9 @@ pub fn wait_as_told(store: &Store, rule: &Rule) {
 pub fn flood(rule: &Rule) {
     let mut block = [b'x'; 8192];
     if rule.line_bytes > 0 {
-        block
-            .iter_mut()
-            .skip(rule.line_bytes - 1)
-            .step_by(rule.line_bytes)
-            .for_each(|byte| *byte = b'\n');
+        for line in block.chunks_exact_mut(rule.line_bytes) {
+            line[rule.line_bytes - 1] = b'\n';
+        }
     }
     let mut out = rule.stdout_bytes;
     let mut err = rule.stderr_bytes;

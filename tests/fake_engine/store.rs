@@ -43,8 +43,8 @@ pub struct Container {
     pub exit_code: i64,
     /// Process of the container, 0 when it does not run.
     pub pid: u32,
-    /// When that began, in the kernel's words. It distinguishes the process from a later one with
-    /// the same number.
+    /// When the process began, as the kernel writes it. It distinguishes the process from a later
+    /// one with the same pid.
     pub pid_begin: u64,
     /// Where the pid is written at each start; empty for nowhere.
     pub pid_file: String,
@@ -169,12 +169,12 @@ impl Container {
         }
     }
 
-    /// It has a process.
+    /// Returns whether it has a process.
     pub fn is_active(&self) -> bool {
         matches!(self.state.as_str(), "running" | "paused")
     }
 
-    /// From its label, or its pod, which tests call like the workload.
+    /// The workload: the name of its pod, which tests give to the pod, or the begin of its label.
     pub fn workload(&self) -> Option<String> {
         if !self.pod_name.is_empty() {
             return Some(self.pod_name.clone());
@@ -265,16 +265,18 @@ impl Store {
     /// `None` when there is a pod of that name.
     pub fn create_pod(&self, name: &str) -> Option<Pod> {
         let _lock = self.lock();
-        let taken = self.pods().iter().any(|pod| pod.name == name);
-        let pod = (!taken).then(|| Pod {
+        if self.pods().iter().any(|pod| pod.name == name) {
+            return None;
+        }
+        let pod = Pod {
             id: random_id(),
             name: name.to_owned(),
-        })?;
+        };
         replace(&self.path("pods").join(&pod.id), name);
         Some(pod)
     }
 
-    /// A container of `pod` that was not started yet; answers its id.
+    /// Creates a container of `pod`, which is not started yet. Returns its id.
     pub fn create_in_pod(
         &self,
         pod: &Pod,
@@ -308,19 +310,20 @@ impl Store {
     }
 
     pub fn pods(&self) -> Vec<Pod> {
-        let files = fs::read_dir(self.path("pods"))
-            .into_iter()
-            .flatten()
-            .flatten();
-        let files = files.filter(|file| !file.file_name().to_string_lossy().contains('.'));
-        let pod = |file: fs::DirEntry| {
-            let id = file.file_name().to_string_lossy().into_owned();
-            Some(Pod {
-                id,
-                name: fs::read_to_string(file.path()).ok()?,
-            })
+        let mut pods = Vec::new();
+        let Ok(files) = fs::read_dir(self.path("pods")) else {
+            return pods;
         };
-        files.filter_map(pod).collect()
+        for file in files.flatten() {
+            let id = file.file_name().to_string_lossy().into_owned();
+            // A file that is being written has another name.
+            if !id.contains('.')
+                && let Ok(name) = fs::read_to_string(file.path())
+            {
+                pods.push(Pod { id, name });
+            }
+        }
+        pods
     }
 
     pub fn remove_pod(&self, id: &str) {
@@ -329,14 +332,17 @@ impl Store {
     }
 
     pub fn list(&self) -> Vec<Container> {
-        let files = fs::read_dir(self.path("containers"))
-            .into_iter()
-            .flatten()
-            .flatten();
-        let mut found: Vec<Container> = files
-            .filter(|file| !file.file_name().to_string_lossy().contains('.'))
-            .filter_map(|file| self.read(&file.file_name().to_string_lossy()))
-            .collect();
+        let mut found = Vec::new();
+        let Ok(files) = fs::read_dir(self.path("containers")) else {
+            return found;
+        };
+        for file in files.flatten() {
+            let id = file.file_name().to_string_lossy().into_owned();
+            // A file that is being written has another name.
+            if !id.contains('.') {
+                found.extend(self.read(&id));
+            }
+        }
         found.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
         found
     }
@@ -346,10 +352,9 @@ impl Store {
         Container::from(&serde_json::from_str(&text).ok()?)
     }
 
-    /// By name, id or unique beginning of an id.
+    /// The container with this name, this id, or an id that begins so.
     pub fn find(&self, name_or_id: &str) -> Option<Container> {
-        // Without this a thousand commands would read a thousand files each. A name that is an id
-        // counts as one.
+        // First by its id: otherwise a thousand commands would read a thousand files each.
         if let Some(container) = self.read(name_or_id) {
             return Some(container);
         }
@@ -435,7 +440,7 @@ impl Store {
     }
 }
 
-/// A reader sees the old or the new content, never a half.
+/// Replaces a file. A reader sees the old or the new content, never a part.
 fn replace(file: &Path, content: &str) {
     let temporary = file.with_extension(format!("{}.tmp", std::process::id()));
     if fs::write(&temporary, content).is_ok() {
@@ -452,28 +457,35 @@ pub fn now_ms() -> u64 {
 
 /// The time as nerdctl writes it.
 fn rfc3339(seconds: i64) -> String {
-    let (mut day, second) = (seconds / 86_400, seconds % 86_400);
-    let (mut year, mut month) = (1970, 0);
-    let leap = |year: i64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let length = |year, month: usize| match month {
-        1 if leap(year) => 29,
-        month => [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31][month],
-    };
-    while day >= length(year, month) {
-        day -= length(year, month);
-        (year, month) = if month == 11 {
-            (year + 1, 0)
-        } else {
-            (year, month + 1)
-        };
+    let mut day = seconds / 86_400;
+    let second = seconds % 86_400;
+    let mut year = 1970;
+    let mut month = 0;
+    while day >= days_of(year, month) {
+        day -= days_of(year, month);
+        month += 1;
+        if month == 12 {
+            year += 1;
+            month = 0;
+        }
     }
-    let (hour, minute) = (second / 3600, second / 60 % 60);
+    let hour = second / 3600;
+    let minute = second / 60 % 60;
     format!(
         "{year}-{:02}-{:02}T{hour:02}:{minute:02}:{:02}.123456789Z",
         month + 1,
         day + 1,
         second % 60
     )
+}
+
+/// The number of days in a month; January is 0.
+fn days_of(year: i64, month: usize) -> i64 {
+    let is_leap_year = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    if month == 1 && is_leap_year {
+        return 29;
+    }
+    [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31][month]
 }
 
 fn random_id() -> String {

@@ -479,8 +479,8 @@ impl Cluster {
     /// Writes a file into the cluster's folder and returns its path.
     pub fn write(&self, name: &str, content: &str) -> PathBuf {
         let path = self.folder().join(name);
-        // A program that was started before may be reading it, and must find the old text or the new
-        // one. So an equal text is not written, and another one is moved there.
+        // A program that was started before may be reading the file, and must find either the old
+        // or the new text. So an equal text is not written, and a new text is moved there.
         if fs::read_to_string(&path).is_ok_and(|text| text == content) {
             return path;
         }

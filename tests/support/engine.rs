@@ -133,7 +133,7 @@ impl FakeEngine {
         for file in files.flatten() {
             // A file that is being written has another name.
             let is_whole = !file.file_name().to_string_lossy().contains('.');
-            // One that the engine removes now is no container any more.
+            // The engine may have removed the file since.
             if is_whole
                 && let Ok(text) = fs::read_to_string(file.path())
                 && let Ok(container) = serde_json::from_str(&text)
