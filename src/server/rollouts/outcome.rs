@@ -439,8 +439,8 @@ struct RollbackReason {
     text: String,
 }
 
-/// The reason of a rollback. If dependents have kept the predecessor of a late instance from
-/// stopping, it names them.
+/// The reason of a rollback. If an instance is late because dependents have kept its predecessor
+/// from stopping, the reason names these dependents.
 // [impl->swdd~server-says-why-updates-failed~1]
 fn rollback_reason(failure: &Failure, updates: &Updates) -> RollbackReason {
     let cause = match failure.cause {

@@ -61,8 +61,8 @@ pub(crate) struct Deletes {
 }
 
 impl Deletes {
-    /// Notes that `stopped` will stop on its agent, which may still run an earlier revision of the
-    /// same instance.
+    /// Notes that `stopped` will stop on its agent, with the workloads that it needs running. An
+    /// earlier revision of the same instance may still run there, so its needs are kept as well.
     pub(crate) fn note_stopping(&mut self, stopped: AddedWorkload) {
         let mut needs = BTreeSet::new();
         if let Some(earlier) = self.stopping.names.get(&stopped.instance) {

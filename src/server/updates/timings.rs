@@ -140,8 +140,8 @@ fn milliseconds(duration: Duration) -> u64 {
 }
 
 impl StartTimes {
-    /// Notes the time of a reported state, if it is the first of its kind in this start. A state
-    /// from the begin of a start, after a run or an end, begins another start.
+    /// Notes the time of a reported state, if it is the first of its kind in this start. An
+    /// instance that has run or ended, and is at the begin of a start again, has another start.
     fn report(&mut self, state: &ExecutionState, now: StartMoment) {
         let phase = state.phase;
         let is_begin = match phase {
