@@ -6,7 +6,7 @@ use ankaios_lite::agent::Agent;
 use ankaios_lite::agent::settings::{self, Machine};
 use ankaios_lite::model::version::SHOWN_VERSION;
 use ankaios_lite::platform::logging::{self, fatal};
-use ankaios_lite::platform::memory::{self, Arenas};
+use ankaios_lite::platform::memory;
 use ankaios_lite::platform::program::{self, Exit};
 use ankaios_lite::platform::service_manager::ServiceManager;
 use ankaios_lite::platform::settings::SettingsError;
@@ -25,7 +25,7 @@ use std::time::SystemTime;
 /// The program; its exit code. Public for the multi-call file.
 pub(crate) fn main() -> ExitCode {
     program::abort_on_panic();
-    memory::at_start(Arenas::One);
+    memory::at_start();
     logging::init("ank_agent");
     let settings = match settings::read(std::env::args_os(), &Machine::this()) {
         Ok(settings) => settings,

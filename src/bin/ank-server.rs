@@ -11,7 +11,7 @@ use ankaios_lite::model::yaml::{self, Origin};
 use ankaios_lite::platform::clock::SystemClock;
 use ankaios_lite::platform::limits::STOP_DEADLINE;
 use ankaios_lite::platform::logging::{self, fatal, with_causes};
-use ankaios_lite::platform::memory::{self, Arenas};
+use ankaios_lite::platform::memory;
 use ankaios_lite::platform::metrics_file;
 use ankaios_lite::platform::program::{self, Exit};
 use ankaios_lite::platform::service_manager::ServiceManager;
@@ -41,7 +41,7 @@ use std::process::ExitCode;
 /// The program; its exit code. Public for the multi-call file.
 pub(crate) fn main() -> ExitCode {
     program::abort_on_panic();
-    memory::at_start(Arenas::Two);
+    memory::at_start();
     logging::init("ank_server");
     let settings = match settings::read(std::env::args_os()) {
         Ok(settings) => settings,

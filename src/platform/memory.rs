@@ -17,15 +17,11 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// The number of malloc's arenas, and so of threads that can allocate at the same time. Each arena
-/// keeps unused memory.
-#[derive(Debug, Clone, Copy)]
-pub enum Arenas {
-    /// For a program whose threads mostly wait.
-    One = 1,
-    /// For a program with two busy threads.
-    Two = 2,
-}
+/// Malloc's arenas. Each one keeps unused memory, and all but the first grow by a page at a time, a
+/// call of the kernel each. Threads that allocate at the same time rarely wait for each other, since
+/// each keeps some free memory of its own.
+#[cfg(target_env = "gnu")]
+const ARENAS: c_int = 1;
 
 /// Unused part of a stack that is kept, in bytes: room for the call that returns the rest.
 const STACK_RESERVE: usize = if cfg!(debug_assertions) { 8 } else { 1 } * 1024;
@@ -46,18 +42,17 @@ const LARGE: c_int = 1024 * 1024;
 /// Sets up the allocator, and records the mappings of code. Must be called before any other thread
 /// starts.
 ///
-/// - Bounds the number of arenas of glibc's malloc. Its default is eight per core.
+/// - Bounds the number of arenas of glibc's malloc. Its default is eight per core. See [`ARENAS`].
 /// - Gives a large allocation a mapping of its own, which is returned with it. By default malloc
 ///   raises the size of a large one with each large message, up to 32 MiB.
 /// - Records the code that is loaded now, since it stays until the end of the program. A library
 ///   that is loaded later may be unloaded, and other memory mapped in its place.
-#[cfg_attr(not(target_env = "gnu"), allow(unused_variables))]
-pub fn at_start(arenas: Arenas) {
+pub fn at_start() {
     #[cfg(target_env = "gnu")]
     #[allow(unsafe_code)]
     // SAFETY: sets numbers inside malloc; called before other threads exist.
     unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, arenas as c_int);
+        libc::mallopt(libc::M_ARENA_MAX, ARENAS);
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 8 * LARGE);
     }
@@ -74,7 +69,7 @@ pub fn at_start_of_command() {
     #[allow(unsafe_code)]
     // SAFETY: sets numbers inside malloc; called before other threads exist.
     unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, Arenas::One as c_int);
+        libc::mallopt(libc::M_ARENA_MAX, ARENAS);
         libc::mallopt(libc::M_TOP_PAD, LARGE);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 8 * LARGE);
     }
