@@ -240,7 +240,10 @@ fn connect_socket(
         }
     };
     let stream = connect_tcp(options, host, port)?;
-    grpc::prepare(&stream).map_err(|error| options.no_connection(error))?;
+    grpc::set_tcp_options(&stream).map_err(|error| options.no_connection(error))?;
+    stream
+        .set_nonblocking(true)
+        .map_err(|error| options.no_connection(error))?;
     let socket = options.duplicate(&stream)?;
     let hangup = Hangup { socket };
     let endpoint = match tls {

@@ -276,15 +276,16 @@ pub(crate) fn argument(name: &str) -> CString {
     CString::new(name).expect("argument names are literals without a zero byte")
 }
 
-/// Prepares a connected socket for gRPC: no delay, dead peers noticed, not blocking.
+/// Sets the options of a connected socket for gRPC: no delay, dead peers noticed.
 ///
 /// # Errors
 /// The socket refuses an option, normally because the peer is gone already.
-pub(crate) fn prepare(stream: &TcpStream) -> std::io::Result<()> {
+pub(crate) fn set_tcp_options(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let limit_ms = u32::try_from(TCP_USER_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
-    rustix::net::sockopt::set_tcp_user_timeout(stream, limit_ms)?;
-    stream.set_nonblocking(true)
+    Ok(rustix::net::sockopt::set_tcp_user_timeout(
+        stream, limit_ms,
+    )?)
 }
 
 struct Unpark(Thread);

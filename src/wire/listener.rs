@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fs::{self, File};
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -74,19 +74,21 @@ impl Listener {
     /// # Errors
     /// `WouldBlock` when no connection waits.
     pub(crate) fn accept(&self) -> io::Result<(OwnedFd, PeerOrigin)> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match self {
             Self::Tcp(listener) => {
-                let (stream, from) = listener.accept()?;
-                stream.set_nonblocking(true)?;
+                let (socket, from) = rustix::net::acceptfrom_with(listener, flags)?;
+                // A TCP socket always has the address of its peer.
+                let from = SocketAddr::try_from(from.ok_or(Errno::AFNOSUPPORT)?)?;
+                let stream = TcpStream::from(socket);
                 // It fails when the client is gone already; the first read then finds the end.
-                let _ = grpc::prepare(&stream);
+                let _ = grpc::set_tcp_options(&stream);
                 Ok((stream.into(), PeerOrigin::Plain(from)))
             }
             Self::Socket(socket) => {
-                let (stream, _) = socket.listener.accept()?;
-                stream.set_nonblocking(true)?;
+                let stream = rustix::net::accept_with(&socket.listener, flags)?;
                 let uid = peer_uid(stream.as_fd())?;
-                Ok((stream.into(), PeerOrigin::Socket(socket.path.clone(), uid)))
+                Ok((stream, PeerOrigin::Socket(socket.path.clone(), uid)))
             }
         }
     }

@@ -4,7 +4,7 @@
 //! sent soon.
 //!
 //! Thread: [`Outbox`] belongs to the thread that decides, and encodes; [`OutboxReader`] to `tx`,
-//! which leaves small responses to the thread that decides.
+//! which leaves small responses and hellos to the thread that decides.
 
 mod queue;
 
@@ -163,6 +163,9 @@ impl Outbox {
                 self.put_states(None, states.iter().map(Encoded::of_state))
             }
             FromServer::Response(response) => self.put_response(response),
+            hello @ FromServer::ServerHello(_) => {
+                self.put_whole(MessageKind::Command, hello, Delivery::AtOnce)
+            }
             command => self.put_whole(MessageKind::Command, command, Delivery::ByThread),
         }
     }
@@ -403,6 +406,9 @@ impl Outbox {
         }
         let is_next = queue.is_empty();
         push(&mut queue)?;
+        if queue.is_empty() {
+            return Ok(()); // It had nothing to put.
+        }
         let is_small = queue.bytes <= PEER_SMALL_MESSAGE && !queue.has_large;
         drop(queue);
         match &self.stream {

@@ -20,6 +20,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -98,10 +99,10 @@ pub(crate) type OnConnectionEnd = Box<dyn FnOnce(&PumpError) + Send>;
 
 /// Makes a connection of gRPC: our end, and that of gRPC.
 pub(crate) fn pair() -> io::Result<(UnixStream, UnixStream)> {
-    let (ours, grpc) = UnixStream::pair()?;
-    ours.set_nonblocking(true)?;
-    grpc.set_nonblocking(true)?;
-    Ok((ours, grpc))
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (ours, grpc) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    Ok((ours.into(), grpc.into()))
 }
 
 /// All connections of a thread.
@@ -520,6 +521,7 @@ impl Connection {
     ) -> Result<Progress, PumpError> {
         let is_late = self.until.is_some_and(|until| until <= now);
         let is_link_ready = ready == ReadyEnd::Link;
+        let mut is_grpc_ready = ready == ReadyEnd::Grpc;
         // First give the connection to gRPC, after the handshake and with the first byte.
         if self.open.is_some() {
             if is_late {
@@ -533,11 +535,12 @@ impl Connection {
                 return Ok(Progress::Continues);
             }
             self.open_grpc()?;
+            is_grpc_ready = true; // It has written its settings.
         }
         // Then move bytes in both directions.
         self.link.flush()?;
         self.move_incoming(is_link_ready, now, buffer)?;
-        if ready == ReadyEnd::Grpc {
+        if is_grpc_ready {
             self.move_outgoing(now, buffer)?;
         }
         // A connection that gRPC uses ends after the last bytes of the peer.
@@ -637,13 +640,9 @@ impl Connection {
     /// Writes the bytes that pass the gate, as far as gRPC takes them. Returns how many bytes are
     /// no longer needed: all of them after gRPC has ended.
     fn forward(&mut self, bytes: &[u8], now: Instant) -> Result<usize, PumpError> {
-        let Some(grpc) = &mut self.grpc else {
-            return Ok(bytes.len());
-        };
-        if self.until.is_some() {
+        if self.grpc.is_none() || self.until.is_some() {
             return Ok(bytes.len()); // gRPC takes no more.
         }
-        let peer_reads = !self.link.wants_write();
         let mut sent = 0;
         loop {
             // Bytes that have passed the gate must not pass it again, so they are written first.
@@ -652,35 +651,69 @@ impl Connection {
             } else {
                 &[]
             };
-            let passed = match &mut self.gate {
-                Some(gate) => gate.admit(fresh, peer_reads, now),
-                None => Ok(fresh.len()),
-            };
-            self.admitted += passed.map_err(PumpError::Refused)?;
+            self.admitted += self.admit(fresh, now)?;
+            let passed = sent + self.admitted;
+            let insertion = self.take_insertion();
+            if !insertion.is_empty() {
+                // Write it with the bytes before it and those that pass behind it: each write wakes
+                // gRPC.
+                let end = passed + self.admit(&bytes[passed..], now)?;
+                let together = [&bytes[sent..passed], insertion, &bytes[passed..end]].concat();
+                self.admitted = 0;
+                sent = end;
+                if self.write_to_grpc(&together) != Some(together.len()) {
+                    // gRPC has ended, or its socket is full: at the beginning only a peer that
+                    // sends hundreds of pieces fills it. Without the insertion the connection must
+                    // not go on.
+                    self.drain(now);
+                    return Ok(bytes.len());
+                }
+                continue;
+            }
             if self.admitted == 0 {
                 return Ok(sent);
             }
-            match grpc.write(&bytes[sent..sent + self.admitted]) {
-                Ok(count @ 1..) => {
+            match self.write_to_grpc(&bytes[sent..passed]) {
+                Some(0) => return Ok(sent),
+                Some(count) => {
                     sent += count;
                     self.admitted -= count;
                 }
-                Err(error) if would_block(&error) => return Ok(sent),
-                // gRPC has ended.
-                Ok(_) | Err(_) => {
+                None => {
                     self.drain(now);
                     return Ok(bytes.len());
                 }
             }
-            if self.admitted == 0
-                && let Some(gate) = &mut self.gate
-                && grpc.write_all(gate.take_insertion()).is_err()
-            {
-                // gRPC has ended, or its socket is full: at the beginning only a peer that sends
-                // hundreds of pieces fills it. Without the insertion the connection must not go on.
-                self.drain(now);
-                return Ok(bytes.len());
-            }
+        }
+    }
+
+    /// Asks the gate how many of these bytes may pass now. Without any, it checks the bytes that
+    /// have passed before.
+    fn admit(&mut self, bytes: &[u8], now: Instant) -> Result<usize, PumpError> {
+        let peer_reads = !self.link.wants_write();
+        match &mut self.gate {
+            Some(gate) => gate
+                .admit(bytes, peer_reads, now)
+                .map_err(PumpError::Refused),
+            None => Ok(bytes.len()),
+        }
+    }
+
+    /// Bytes that gRPC gets before the next ones of the peer.
+    fn take_insertion(&mut self) -> &'static [u8] {
+        match &mut self.gate {
+            Some(gate) => gate.take_insertion(),
+            None => &[],
+        }
+    }
+
+    /// Returns how many of these bytes gRPC has taken: 0 while its socket is full, `None` after it
+    /// has ended.
+    fn write_to_grpc(&mut self, bytes: &[u8]) -> Option<usize> {
+        match self.grpc.as_mut()?.write(bytes) {
+            Ok(count @ 1..) => Some(count),
+            Err(error) if would_block(&error) => Some(0),
+            Ok(_) | Err(_) => None,
         }
     }
 

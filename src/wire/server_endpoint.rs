@@ -5,13 +5,13 @@
 
 use super::address::{ListenAddress, Security};
 use super::frame_gate::{FrameGate, InFlightMessages};
-use super::grpc::{self, Keepalive, Service, wait_at_most};
+use super::grpc::{self, Keepalive, Received, Service, wait_at_most};
 use super::listener::Listener;
 use super::outbox::OTHERS_BYTES;
 use super::peer::{PeerEvent, PeerId, PeerOrigin};
 use super::pump::{self, GrpcConnection, Pump, PumpError};
 use super::semaphore::Semaphore;
-use super::stream::{Client, PeerConnection, Requests, Responses, Streams};
+use super::stream::{Client, PeerConnection, Responses, Streams};
 use super::tls::{ServerTls, TlsError, TlsLink, would_block};
 use super::writer::StreamWriter;
 use crate::limits::RESPONSES_BYTES;
@@ -22,12 +22,15 @@ use ankaios_platform::sync::Mutex;
 use ankaios_platform::threads::{self, Thread};
 use ankaios_platform::watchdog::{Heartbeat, WatchedThreads};
 use crossbeam_channel::Sender;
-use grpcio::{RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder};
+use futures_util::StreamExt;
+use grpcio::{RequestStream, RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder};
 use rustix::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::collections::HashMap;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 /// Open streams of all clients together: hundreds of agents, and commanders. Each takes 45 KB.
@@ -287,7 +290,9 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
         let shared = shared.clone();
         builder = builder.add_duplex_streaming_handler(
             &grpc::served(service),
-            move |context: RpcContext<'_>, requests: Requests, responses: Responses| {
+            move |context: RpcContext<'_>,
+                  requests: RequestStream<Received>,
+                  responses: Responses| {
                 begin_stream(&shared, service, &context, requests, responses);
             },
         );
@@ -300,7 +305,7 @@ fn begin_stream(
     shared: &Arc<Shared>,
     service: Service,
     context: &RpcContext<'_>,
-    requests: Requests,
+    requests: RequestStream<Received>,
     responses: Responses,
 ) {
     // First take a slot. The connection is there: it is entered before gRPC gets it.
@@ -319,7 +324,7 @@ fn begin_stream(
             return;
         }
     };
-    // Then start the thread.
+    // Then describe the client.
     let peer = PeerId(shared.next_peer.fetch_add(1, Ordering::Relaxed));
     let user_agent = user_agent(context);
     let client = Client {
@@ -328,6 +333,11 @@ fn begin_stream(
         own: grpc::is_own(user_agent),
         waits_for_headers: grpc::waits_for_headers(user_agent),
     };
+    // Then ask gRPC for the first message, which it has most often. Asked for by the new thread, it
+    // would wake this one, which then would wake the new one.
+    let mut requests = requests.peekable();
+    let _ = Pin::new(&mut requests).poll_peek(&mut Context::from_waker(Waker::noop()));
+    // Finally start the thread.
     let shared = shared.clone();
     let started = threads::spawn(format!("rx:{}", peer.0), STACK_LARGE, move || {
         let streams = &shared.streams;

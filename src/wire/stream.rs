@@ -21,13 +21,14 @@ use ankaios_model::names::excerpt;
 use ankaios_platform::logging::log_source;
 use crossbeam_channel::Sender;
 use futures_executor::block_on;
+use futures_util::stream::Peekable;
 use futures_util::{Sink, StreamExt};
 use grpcio::{DuplexSink, RequestStream, RpcStatus, RpcStatusCode, WriteFlags};
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Messages of a client.
-pub(crate) type Requests = RequestStream<Received>;
+/// Messages of a client. The first one is asked for before the thread of the stream starts.
+pub(crate) type Requests = Peekable<RequestStream<Received>>;
 /// Messages for a client.
 pub(crate) type Responses = DuplexSink<Outgoing>;
 

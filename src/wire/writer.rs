@@ -172,8 +172,8 @@ impl StreamWriter {
             waker,
         });
         let stream = shared.clone();
-        let added = Added { peer, stream };
-        self.0.change(|state| state.added.push(added));
+        // The thread takes it when it is woken, at the latest for a message of this stream.
+        self.0.state.lock().added.push(Added { peer, stream });
         shared
     }
 }

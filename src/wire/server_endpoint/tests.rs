@@ -662,7 +662,8 @@ fn dial_as_tonic(
 ) {
     let builder = grpcio::ChannelBuilder::new(grpc::environment()).primary_user_agent("tonic/0.12");
     let socket = TcpStream::connect(endpoint.address()).unwrap();
-    grpc::prepare(&socket).unwrap();
+    grpc::set_tcp_options(&socket).unwrap();
+    socket.set_nonblocking(true).unwrap();
     let client = grpcio::Client::new(channel_over(builder, socket.into()));
     let (sink, stream) = client
         .duplex_streaming(&grpc::called(service), grpcio::CallOption::default())

@@ -49,6 +49,7 @@ fn text(message: &Outgoing) -> String {
             names.join(" ")
         }
         FromServer::Response(response) => format!("answer {}", response.id),
+        FromServer::ServerHello(_) => "hello".to_owned(),
         other => panic!("{other:?}"),
     }
 }
@@ -437,4 +438,30 @@ fn awaited_response_needs_no_other_thread() {
     line.peer().failed = true;
     shared.send_now();
     assert_eq!(outbox.put(answer("3", 1)), Err(OutboxError::Closed));
+}
+
+#[test]
+fn hello_of_an_agent_needs_no_other_thread() {
+    let (changed, changes) = bounded(1);
+    let due = Due {
+        state: Mutex::default(),
+        changed,
+    };
+    let writer = StreamWriter(Arc::new(due));
+    let peer = PeerId(1);
+    let waker = writer.waker(peer);
+    let (outbox, reader) = outbox_waking(
+        waker.clone(),
+        Semaphore::new(RESPONSES_BYTES),
+        Semaphore::new(OTHERS_BYTES),
+    );
+    let line = FakeLine::default();
+    let stream = PeerStream::new("agent".to_owned(), Box::new(line.clone()), reader, true);
+    let outbox = outbox.with_stream(writer.add(peer, stream, waker));
+    outbox.put_first_states(&[]).unwrap();
+    outbox.put(FromServer::ServerHello(Vec::new())).unwrap();
+    assert_eq!(line.peer().sent, ["hello"]);
+    assert!(changes.is_empty(), "the thread was not woken");
+    outbox.put(state("a")).unwrap();
+    assert!(!changes.is_empty(), "others get this state as well");
 }
