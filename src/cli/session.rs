@@ -278,7 +278,8 @@ impl<'s> Session<'s> {
         }
     }
 
-    fn connect(&mut self, deadline: Instant) -> Result<OpenConnection> {
+    /// Connects, and sends `first` behind the hello.
+    fn connect(&mut self, deadline: Instant, first: ToServer) -> Result<OpenConnection> {
         // First, catch signals: they can end the wait for the connection.
         let signals = std::mem::take(&mut self.signals);
         if !signals.is_empty() {
@@ -299,6 +300,8 @@ impl<'s> Session<'s> {
         // Messages of `ank` waiting to be sent. It sends one request at a time, so only a stuck
         // server fills this.
         let (requests, to_send) = bounded(4);
+        // The request is there before the connection, so that `cli:tx` need not wait for this thread.
+        let _ = requests.try_send(first); // It has room, and its other end is open.
         let (connected, connection) = bounded(1);
         threads::spawn("cli:tx", STACK_LARGE, move || {
             connect_and_send(&options, &connected, &to_send);
@@ -362,16 +365,15 @@ impl<'s> Session<'s> {
         };
         let response_timeout = self.settings.response_timeout;
         let deadline = SystemClock.now() + response_timeout; // Connecting is part of the wait.
-        let connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => self.connect(deadline)?,
-        };
-        // Full or closed: no response will come, and the receiver reports the cause.
-        let _ = connection.requests.try_send(ToServer::Request(Request {
+        let request = ToServer::Request(Request {
             id: id.clone(),
             content,
-        }));
-        self.connection = Some(connection);
+        });
+        match &self.connection {
+            // Full or closed: no response will come, and the receiver reports the cause.
+            Some(connection) => _ = connection.requests.try_send(request),
+            None => self.connection = Some(self.connect(deadline, request)?),
+        }
         loop {
             match self.next_message(Some(deadline))? {
                 Some(FromServer::Response(Response { id: of, content })) if of == id => {
