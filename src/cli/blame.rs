@@ -278,8 +278,9 @@ fn between(from: Option<u64>, to: Option<u64>) -> Option<u64> {
 }
 
 impl Start {
-    /// The number of starts after the first one; `None` without a start. An earlier process of the
-    /// server, of which changes are kept in the complete state `state`, has counted other starts.
+    /// The number of starts after the first one; `None` without a start. The count began with the
+    /// present process of the server, so there were more if an earlier process knew the instance.
+    /// `state` is a complete state with the changes that the server keeps.
     pub(crate) fn restarts(&self, state: &Node) -> Option<Known> {
         let restarts = self.starts.checked_sub(1)?;
         if events::was_known_earlier(state, &self.instance) {
@@ -370,7 +371,7 @@ impl Known {
         }
     }
 
-    /// The cell of a table, in which `shown` is the number: `>` stands before a lower bound.
+    /// The cell of a table that shows the number as `shown`, with `>` before a lower bound.
     pub(crate) fn cell(self, shown: &str) -> String {
         match self {
             Self::Exactly(_) => shown.to_owned(),
@@ -380,8 +381,8 @@ impl Known {
 }
 
 impl Start {
-    /// How many milliseconds the instance is in the state `shown` at `now`; `None` without a report.
-    /// `state` is a complete state with the changes that the server keeps.
+    /// How many milliseconds the instance is in the state `shown` at `now`; `None` without a
+    /// report. `state` is a complete state with the changes that the server keeps.
     pub(crate) fn in_state(&self, now: u64, state: &Node, shown: &str) -> Option<Known> {
         if shown.starts_with("Stopping") {
             return None; // The server keeps no time of the begin of a stop.

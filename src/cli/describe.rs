@@ -262,12 +262,13 @@ struct ShownCheck {
     /// Its key in the lifecycle.
     key: &'static str,
     check: String,
-    /// The pause between two of them; `None` if it is not repeated.
+    /// The pause between two tries; `None` if the check is not repeated.
     every: Option<Duration>,
     result: String,
 }
 
 impl ShownCheck {
+    /// The check for people.
     fn text(&self) -> String {
         let every = match self.every {
             Some(every) => format!(" every {every:?}"),
@@ -276,6 +277,7 @@ impl ShownCheck {
         format!("{}: {}{every}, {}", self.key, self.check, self.result)
     }
 
+    /// The check for programs.
     fn data(&self) -> Value {
         let every = self.every.map(|every| every.as_millis() as u64);
         object([
@@ -360,11 +362,11 @@ fn since_text(row: &Row) -> String {
 
 /// A dependency between the described workload and another one.
 struct Dependency<'s> {
-    /// The other one.
+    /// The other workload.
     workload: &'s str,
     condition: &'s str,
     is_met: bool,
-    /// The described workload is restarted with it.
+    /// The described workload is restarted with the other one.
     restarts: bool,
 }
 
@@ -380,6 +382,7 @@ impl<'s> Dependency<'s> {
         }
     }
 
+    /// The dependency for people.
     fn text(&self) -> String {
         let awaited = match AddCondition::parse(self.condition) {
             Some(AddCondition::Running) => "running",
@@ -395,6 +398,7 @@ impl<'s> Dependency<'s> {
         shown
     }
 
+    /// The dependency for programs.
     fn data(&self) -> Value {
         object([
             entry("workload", self.workload),
@@ -414,6 +418,7 @@ fn last_changes(name: &str, state: &Node) -> Vec<Node> {
     changes.split_off(first)
 }
 
+/// A change for people: its time, its agent if it is one of an agent, the state and the info.
 fn change_text(change: &Node) -> String {
     let mut shown = time_of_change(change);
     // The loss or connection of an agent has no workload.

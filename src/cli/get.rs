@@ -25,7 +25,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The part of the state that manifests describe.
 const DESIRED_STATE: &str = "desiredState";
 
-/// Failures of an instance in the last [`FAILURES_TIME`] from which on a table warns of it.
+/// A table warns of an instance that has failed this number of times within [`FAILURES_TIME`].
 const FAILURES_MANY: usize = 3;
 /// An hour: a workload that fails at once is restarted after at most five minutes.
 const FAILURES_TIME: Duration = Duration::from_secs(3600);
@@ -337,7 +337,7 @@ pub(crate) fn workloads(
     }
     let view = filter.view(&reasons);
     view.print("workloads", TooWide::Wrap, None, output)?;
-    // The table of Eclipse Ankaios has no place for these, so they follow it.
+    // The table of Eclipse Ankaios has no place for warnings, so they follow it.
     filter.warn_of_failures(&reasons, &state, now, output);
     let wanted = reasons.rows.keys();
     let wanted = wanted.filter(|instance| filter.filter.accepts(instance));
@@ -456,7 +456,8 @@ fn absent_agents<'i>(
     absent
 }
 
-/// Warns of agents that are not connected. The connected ones are in `state`, the times in `history`.
+/// Warns of agents that are not connected. The connected agents are in `state`, the times of losses
+/// in `history`.
 fn warn_of_absent_agents(
     absent: &BTreeMap<&str, BTreeSet<&str>>,
     state: &Node,

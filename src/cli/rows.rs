@@ -50,7 +50,7 @@ pub(crate) struct Row {
     pub(crate) prepared: PrepareLevel,
     /// One line of any length.
     pub(crate) info: String,
-    /// Empty if it is unknown. As the fields below, only where [`Reasons::add_details`] was called.
+    /// Empty if it is unknown. Only [`Reasons::add_details`] sets this and the fields below.
     pub(crate) image: String,
     pub(crate) since: Since,
     /// Number of starts after the first one.
@@ -68,6 +68,7 @@ pub(crate) struct Since {
 }
 
 impl Since {
+    /// The begin of a state that has lasted for `lasting` milliseconds at `now`.
     fn new(lasting: Option<Known>, now: SystemTime) -> Self {
         let Some(known) = lasting else {
             return Self::default();
@@ -79,7 +80,7 @@ impl Since {
         }
     }
 
-    /// The key for programs. Of a lower bound it says that the state may be older.
+    /// The key for programs. With a lower bound, the key says that the state may be older.
     pub(crate) fn key(&self) -> &'static str {
         match self.lasting {
             Some(Known::AtLeast(_)) => "sinceAtLatest",
@@ -655,8 +656,8 @@ pub(crate) const DETAIL_MASKS: [&str; 4] = [
     events::HISTORY,
 ];
 
-/// The image of an instance; empty if none is known. The id shows which configuration it has: while
-/// an update replaces it, the state has that of its successor.
+/// The image of an instance; empty if it is unknown. While an update replaces the instance, `state`
+/// has the configuration of its successor. So the id must be that of the configuration.
 fn image(state: &Node, instance: &InstanceName) -> String {
     for part in ["effectiveState", "desiredState"] {
         if let Some(workload) = state.at(&[part, "workloads", &instance.workload]) {

@@ -926,8 +926,8 @@ impl WaitState {
         lines
     }
 
-    /// All instances but the removed ones that another instance of their workload has replaced:
-    /// beside the new one, a row of the old one only raises the question which of them applies.
+    /// All instances, without removed ones that another instance of their workload has replaced:
+    /// beside the row of the new instance, that of the old one would only confuse.
     fn without_replaced(&self) -> Vec<&InstanceName> {
         let present = self.names_where(|watched| watched.phase() != Some(Phase::Removed));
         let mut shown = Vec::new();

@@ -59,7 +59,7 @@ impl Column {
         Self::new(heading, key, one_line(text), text)
     }
 
-    /// A column with a text. Programs get no value for an empty one.
+    /// A column with a text. Programs get no value for an empty text.
     pub(crate) fn optional_text(heading: &'static str, key: &str, text: &str) -> Self {
         Self {
             value: optional(text),
