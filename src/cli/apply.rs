@@ -143,7 +143,7 @@ fn merge(
     output: &mut Output,
 ) -> Result<CliUpdate> {
     check_agent(arguments.agent.as_deref())?;
-    let Merged { desired, errors } = merged(inputs, arguments, output, true);
+    let Merged { desired, errors } = merged(inputs, arguments, output);
     if let Some(first) = errors.into_iter().next() {
         return Err(first);
     }
@@ -180,14 +180,8 @@ struct Merged {
     errors: Vec<CliError>,
 }
 
-/// Reads, checks and merges all manifests. With `warns_of_engines` it warns about configurations
-/// that engines refuse; `ank validate` reports these as errors later.
-fn merged(
-    inputs: &[Input],
-    arguments: &ManifestArguments,
-    output: &mut Output,
-    warns_of_engines: bool,
-) -> Merged {
+/// Reads, checks and merges all manifests.
+fn merged(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output) -> Merged {
     let mut desired = DesiredState::default();
     let mut errors = Vec::new();
     // The manifest of each object.
@@ -208,13 +202,9 @@ fn merged(
             let keys = manifest.warnings.iter();
             let ignored = keys.filter(|key| misplaced_block(key).is_none());
             warn_of_ignored(input, ignored, output);
-            // A missing agent is an error below. With what engines refuse, both can be corrected at
-            // once.
-            let misses_agent = arguments.agent.is_none() && manifest.without_agent.is_some();
             let mut check = ConfigCheck {
                 input,
                 root: &root,
-                warns_of_engines: warns_of_engines || misses_agent,
                 warnings: 0,
                 errors: Vec::new(),
                 output,
@@ -418,15 +408,14 @@ fn misplaced_block(unknown: &UnknownKey) -> Option<(&str, &str)> {
 
 /// Checks the mount points and runtime configurations of one manifest.
 ///
-/// - Errors: a mount point that engines would take for options, and a mistake in a `lifecycle:`
-///   block, which would disable a check.
-/// - Warnings: configurations that engines refuse or ignore.
-/// - Unchecked: texts with templates. The server renders and checks them.
+/// - Errors: a mount point that engines would take for options, a mistake in a `lifecycle:` block,
+///   which would disable a check, and a configuration that no agent can run: an agent would stop
+///   the earlier instance before it finds that.
+/// - Warnings: keys that engines ignore, and runtimes that only agents of others can have.
+/// - Unchecked: texts with templates. Only the server renders them.
 struct ConfigCheck<'m> {
     input: &'m Input,
     root: &'m Yaml,
-    /// Whether to warn about configurations that engines refuse.
-    warns_of_engines: bool,
     /// Number of warnings, including unprinted ones.
     warnings: usize,
     errors: Vec<CliError>,
@@ -472,16 +461,13 @@ impl ConfigCheck<'_> {
             return;
         }
         // Then, the configuration of the engine.
-        let file = &self.input.name;
-        if let Err(reason) = &config.engine
-            && self.warns_of_engines
-            && self.count_warning()
-        {
-            let at = shown_place(self.begin_of(name, "runtimeConfig"));
-            self.output.warn(format_args!(
-                "{file}: workload '{name}': 'runtimeConfig'{at} cannot be run: {reason}"
-            ));
+        // [impl->swdd~cli-refuses-what-no-agent-can-run~1]
+        if let Err(reason) = &config.engine {
+            let text = cannot_be_run("runtimeConfig", reason);
+            let hint = place(self.input, self.begin_of(name, "runtimeConfig"));
+            self.errors.push(refused(self.input, name, &text, hint));
         }
+        let file = &self.input.name;
         if let Some(text) = conflicting_restarts(workload)
             && self.count_warning()
         {
@@ -538,6 +524,11 @@ impl ConfigCheck<'_> {
         let begin = self.begin_of(name, "runtimeConfig")?;
         place_in_manifest(&self.input.text, begin, &workload.runtime_config, at?)
     }
+}
+
+/// The text about a configuration that every agent would refuse, and where it is.
+pub(crate) fn cannot_be_run(place: &str, reason: &str) -> String {
+    format!("'{place}' cannot be run: {reason}")
 }
 
 /// The text about an engine that restarts the containers of a workload, as the agent does; `None`
@@ -703,7 +694,7 @@ pub(crate) fn validate(arguments: &ValidateArguments, output: &mut Output) -> Re
     let Merged {
         desired,
         errors: found,
-    } = merged(&inputs, &arguments, output, false);
+    } = merged(&inputs, &arguments, output);
     wrong.extend(found);
     // Then check all of them together. A file with errors may have the objects that seem unknown.
     if wrong.is_empty() {
@@ -716,7 +707,7 @@ pub(crate) fn validate(arguments: &ValidateArguments, output: &mut Output) -> Re
         let text = format!("Invalid manifest data provided:\n{}", rules.join("\n"));
         wrong.push(CliError::input(
             text,
-            "correct the manifests; 'ank apply' would be refused or fail",
+            "correct the manifests; the server would refuse them",
         ));
     }
     // Finally report.
@@ -741,7 +732,7 @@ pub(crate) fn validate(arguments: &ValidateArguments, output: &mut Output) -> Re
     Ok(ExitCode::Success)
 }
 
-/// The errors that a server or an agent would find in the merged manifests.
+/// The errors that a server would find in the merged manifests.
 fn errors(state: &DesiredState) -> Vec<String> {
     let mut errors = Vec::new();
     if let Err(error) = check_config_keys(&state.configs) {
@@ -755,13 +746,6 @@ fn errors(state: &DesiredState) -> Vec<String> {
             check_workload(name, workload)
         };
         if let Err(error) = checked.and_then(|()| check_config_references(workload)) {
-            errors.push(format!("workload '{name}': {error}"));
-        }
-        let is_known = RUNTIMES.contains(&&*workload.runtime);
-        if is_known
-            && !is_template(workload, &workload.runtime_config)
-            && let Err(error) = &workload.config().engine
-        {
             errors.push(format!("workload '{name}': {error}"));
         }
     }

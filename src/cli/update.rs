@@ -6,7 +6,7 @@
 //! Thread: `main`. Owns: which instances are outstanding. Takes: broadcast states. Gives: frames,
 //! and the exit code. Without a terminal a frame is written only when a state changed.
 
-use super::apply::check_agent;
+use super::apply::{cannot_be_run, check_agent};
 use super::args::{Format, ListArguments, RunArguments};
 use super::error::{
     CliError, ExitCode, Result, SERVER_STOPPED, counted, meant_or, reason_of_refusal, shown,
@@ -26,7 +26,7 @@ use ankaios_model::field_path::parts;
 use ankaios_model::guarded_update::{AGENT_PREFIX, UpdateCause, UpdatePhase};
 use ankaios_model::limits::{MESSAGE_MAX, NAME_MAX};
 use ankaios_model::messages::{RequestContent, UpdateState};
-use ankaios_model::names::{InstanceName, Name, is_name};
+use ankaios_model::names::{InstanceName, Name, RUNTIMES, is_name};
 use ankaios_model::node::Node;
 use ankaios_model::refusal::ErrorResponse;
 use ankaios_model::workload::Workload;
@@ -600,6 +600,7 @@ pub(crate) fn run_workload(arguments: &RunArguments) -> Result<CliUpdate> {
     check_agent(Some(&arguments.agent))?;
     let agent = arguments.agent.as_str();
     let mut workload = Workload::new(agent, &arguments.runtime, &arguments.config);
+    check_config(&workload)?;
     // Of repeated keys the last one applies.
     workload.tags = arguments.tags.iter().cloned().collect_entries();
     let workloads = Node::map([(name.as_str(), workload_node(&workload, Rendering::Sparse))]);
@@ -611,6 +612,27 @@ pub(crate) fn run_workload(arguments: &RunArguments) -> Result<CliUpdate> {
         checks_modes: !arguments.ignore_modes,
         ..CliUpdate::default()
     })
+}
+
+/// Refuses the configuration of the command line if no agent can run it: an agent would stop the
+/// earlier workload of this name before it finds that.
+// [impl->swdd~cli-refuses-what-no-agent-can-run~1]
+fn check_config(workload: &Workload) -> Result<()> {
+    if !RUNTIMES.contains(&&*workload.runtime) {
+        return Ok(()); // Agents of others may have it.
+    }
+    let mut reason = None;
+    if let Err(error) = &workload.config().engine {
+        reason = Some(error.clone());
+    } else if let Err(error) = workload.lifecycle() {
+        reason = Some(error.to_string());
+    }
+    let Some(reason) = reason else {
+        return Ok(());
+    };
+    let text = cannot_be_run("--config", &reason);
+    let hint = "nothing was changed; correct the text behind '--config'";
+    Err(CliError::input(text, hint))
 }
 
 // ------------------------------------------------------------------ waiting

@@ -50,6 +50,49 @@ fn apply_waits_until_running_and_ends_with_the_final_table() {
     assert_eq!(cluster.engine.calls_of("run", "w1.").len(), 1);
 }
 
+// [stest->swdd~cli-refuses-what-no-agent-can-run~1]
+#[test]
+fn config_that_no_agent_can_run_stops_nothing() {
+    let cluster = Cluster::start(&["agent_A"]);
+    let good = manifest(&[workload("w1", "run")]);
+    cluster.ank_with_input(&["apply", "-"], &good).success();
+    let container = cluster.engine.only_container("w1");
+    let bad = good.replace("image:", "imag:");
+    assert_ne!(bad, good);
+    let run = [
+        "run",
+        "workload",
+        "w1",
+        "--runtime",
+        "podman",
+        "--agent",
+        "agent_A",
+        "--config",
+        "imag: x",
+    ];
+    for words in [
+        &["apply", "-"][..],
+        &["diff", "-"],
+        &["validate", "-"],
+        &run,
+    ] {
+        let output = cluster.ank_with_input(words, &bad);
+        assert_eq!(output.code, 1, "{words:?}: {output:?}");
+        let cause = "cannot be run: missing field `image`";
+        assert!(output.stderr.contains(cause), "{words:?}: {output:?}");
+    }
+    // The applied workload is still desired and runs.
+    let again = cluster.ank_with_input(&["apply", "-"], &good).success();
+    assert_eq!(again, UNCHANGED);
+    assert_eq!(cluster.engine.only_container("w1"), container);
+    // Without the checks of manifests it is sent, as any client may do.
+    let state = "{desiredState: {apiVersion: v1, workloads: {w1: {runtimeConfig: 'imag: x'}}}}";
+    let mask = "desiredState.workloads.w1.runtimeConfig";
+    let set = cluster.ank_with_input(&["--no-wait", "set", "state", mask, "-"], state);
+    assert_eq!(set.code, 0, "{set:?}");
+    cluster.wait_for_state("w1", "Pending(StartingFailed)");
+}
+
 #[test]
 fn applying_the_same_manifest_again_changes_nothing() {
     let cluster = Cluster::start(&["agent_A"]);

@@ -87,7 +87,7 @@ fn errors_of_requests_have_cause_and_hint() {
         ),
         (
             "config.yaml",
-            "apiVersion: v1\nworkloads: {web: {agent: '{{x.y}}', runtime: podman, runtimeConfig: x, configs: {x: nope}}}\n",
+            "apiVersion: v1\nworkloads: {web: {agent: '{{x.y}}', runtime: podman, runtimeConfig: 'image: x', configs: {x: nope}}}\n",
         ),
         (
             "state.yaml",

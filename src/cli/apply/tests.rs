@@ -87,9 +87,9 @@ fn manifests_are_merged_into_one_update_with_sorted_masks() {
 
 #[test]
 fn agent_option_wins_and_is_needed_without_the_key() {
-    let homeless = "apiVersion: v1\nworkloads:\n  w: {runtime: podman, runtimeConfig: x}\n";
-    let unscheduled =
-        "apiVersion: v1\nworkloads:\n  u: {agent: '', runtime: podman, runtimeConfig: x}\n";
+    let homeless =
+        "apiVersion: v1\nworkloads:\n  w: {runtime: podman, runtimeConfig: 'image: x'}\n";
+    let unscheduled = "apiVersion: v1\nworkloads:\n  u: {agent: '', runtime: podman, runtimeConfig: 'image: x'}\n";
     assert_eq!(
         error(&[homeless]),
         "No agent name specified -> use '--agent' option to specify!"
@@ -445,43 +445,88 @@ fn mount_point_with_options_is_refused_with_its_place() {
     }
 }
 
+/// A manifest with one workload of this configuration.
+fn with_config(runtime: &str, config: &str) -> String {
+    let mut text = format!(
+        "apiVersion: v1\nworkloads:\n  w:\n    agent: A\n    runtime: {runtime}\n    runtimeConfig: |\n"
+    );
+    for line in config.lines() {
+        text.push_str(&format!("      {line}\n"));
+    }
+    text
+}
+
 #[test]
-fn config_that_engines_ignore_or_refuse_is_warned_of() {
-    let with = |config: &str| {
-        let lines: String = config
-            .lines()
-            .map(|line| format!("      {line}\n"))
-            .collect();
-        let text = format!(
-            "apiVersion: v1\nworkloads:\n  w:\n    agent: A\n    runtime: podman\n    runtimeConfig: |\n{lines}"
-        );
-        let (result, _, err) = merged(&[&text], None, false);
+fn key_of_a_config_that_engines_ignore_is_warned_of() {
+    for (config, expected) in [
+        (
+            "image: x\ncommandArg: [sleep]\nx-note: 1\n",
+            "warn: a.yaml: unknown key 'workloads.w.runtimeConfig.commandArg' is ignored at line 8 column 7; did you mean 'commandArgs'?\n",
+        ),
+        (
+            "image: x\nlifecycle: { prepare: IMAGE }\ncommandOptions: [-p, 80]\n",
+            "",
+        ),
+    ] {
+        let (result, _, err) = merged(&[&with_config("podman", config)], None, false);
         assert!(result.is_ok(), "{err}");
-        err
-    };
-    let prefix = "warn: a.yaml: ";
-    assert_eq!(
-        with("image: x\ncommandArg: [sleep]\nx-note: 1\n"),
-        format!(
-            "{prefix}unknown key 'workloads.w.runtimeConfig.commandArg' is ignored at line 8 column 7; did you mean 'commandArgs'?\n"
-        )
+        assert_eq!(err, expected);
+    }
+}
+
+// [utest->swdd~cli-refuses-what-no-agent-can-run~1]
+#[test]
+fn config_that_no_agent_can_run_is_refused() {
+    for (runtime, config, reason) in [
+        (
+            "podman",
+            "commandArgs: [a]\n",
+            "missing field `image` (line 1 column 1 of runtimeConfig)",
+        ),
+        (
+            "containerd",
+            "image: x\ncommandArgs: --secret\n",
+            "commandArgs: expected a list ('- ' before each item), found a text (line 2 column 1 of runtimeConfig)",
+        ),
+        (
+            "podman",
+            "image: --privileged\n",
+            "Unsupported image '--privileged': an image neither is empty nor begins with '-'",
+        ),
+        (
+            "podman-kube",
+            "image: x\n",
+            "missing field `manifest` (line 1 column 1 of runtimeConfig)",
+        ),
+    ] {
+        let text = with_config(runtime, config);
+        let refused = merged(&[&text], None, false).0.unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            format!(
+                "Invalid manifest data provided: a.yaml: workload 'w': 'runtimeConfig' cannot be run: {reason}"
+            )
+        );
+        assert_eq!(refused.hint(), "see 'a.yaml', line 6 column 20");
+        let deletion = merged(&[&text], None, true);
+        assert!(deletion.0.is_ok(), "what is there can be deleted");
+    }
+}
+
+#[test]
+fn config_that_only_a_server_or_agent_knows_is_accepted() {
+    // The runtime of an agent of others has configurations of its own.
+    let foreign = with_config("wasm", "module: x\n");
+    let (result, _, err) = merged(&[&foreign], None, false);
+    assert!(result.is_ok(), "{err}");
+    assert!(err.contains("unknown runtime 'wasm'"), "{err}");
+    // Only the server renders templates.
+    let template = with_config("podman", "{{all}}\n").replace(
+        "    runtimeConfig",
+        "    configs: {all: config}\n    runtimeConfig",
     );
-    let refused =
-        format!("{prefix}workload 'w': 'runtimeConfig' at line 6 column 20 cannot be run: ");
-    assert_eq!(
-        with("commandArgs: [a]\n"),
-        format!("{refused}missing field `image` (line 1 column 1 of runtimeConfig)\n")
-    );
-    assert_eq!(
-        with("image: x\ncommandArgs: --secret\n"),
-        format!(
-            "{refused}commandArgs: expected a list ('- ' before each item), found a text (line 2 column 1 of runtimeConfig)\n"
-        )
-    );
-    assert_eq!(
-        with("image: x\nlifecycle: { prepare: IMAGE }\ncommandOptions: [-p, 80]\n"),
-        ""
-    );
+    let (result, _, err) = merged(&[&template], None, false);
+    assert!(result.is_ok(), "{err}");
 }
 
 #[test]

@@ -719,6 +719,32 @@ fn name_with_a_dot_is_refused() {
     }
 }
 
+// [utest->swdd~cli-refuses-what-no-agent-can-run~1]
+#[test]
+fn config_of_run_that_no_agent_can_run_is_refused() {
+    for (config, reason) in [
+        ("imag: x", "missing field `image`"),
+        ("image: x\nlifecycle: { redy: {} }", "redy"),
+        (
+            "image: {{c}}",
+            "templates are rendered only in workloads with 'configs'",
+        ),
+    ] {
+        let arguments = RunArguments {
+            config: config.to_owned(),
+            ..named("w")
+        };
+        let error = run_workload(&arguments).unwrap_err().to_string();
+        assert!(error.starts_with("'--config' cannot be run: "), "{error}");
+        assert!(error.contains(reason), "{error}");
+        let foreign = RunArguments {
+            runtime: "wasm".to_owned(),
+            ..arguments
+        };
+        assert!(run_workload(&foreign).is_ok(), "agents of others have it");
+    }
+}
+
 #[test]
 fn restart_is_sent_without_state_and_awaits_ends_and_starts() {
     let running = || {

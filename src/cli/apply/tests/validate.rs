@@ -14,25 +14,21 @@ fn workload(further: &str) -> String {
 }
 
 #[test]
-fn all_errors_of_server_and_agent_are_named() {
+fn all_errors_of_a_server_are_named() {
     let (good, long) = (workload(""), "w".repeat(64));
     let text = format!(
-        "workloads: {{ a: {}, b: {}, {long}: {good}, noimage: {{ runtime: podman, agent: A, runtimeConfig: 'imag: x' }} }}",
+        "workloads: {{ a: {}, b: {}, {long}: {good} }}",
         workload(", dependencies: { b: ADD_COND_RUNNING }"),
         workload(", dependencies: { a: ADD_COND_SUCCEEDED }"),
     );
     let errors = errors(&state(&text));
-    assert_eq!(errors.len(), 3, "{errors:?}");
+    assert_eq!(errors.len(), 2, "{errors:?}");
     assert!(
-        errors[0].starts_with("workload 'noimage': ") && errors[0].contains("image"),
-        "{errors:?}"
-    );
-    assert!(
-        errors[1].starts_with(&format!("workload '{long}': ")),
+        errors[0].starts_with(&format!("workload '{long}': ")),
         "{errors:?}"
     );
     assert_eq!(
-        errors[2],
+        errors[1],
         "workload dependency 'a' is part of a cycle. It is: a -> b -> a"
     );
 }
@@ -63,34 +59,6 @@ fn what_no_manifest_has_is_a_warning_with_the_nearest_name() {
     ];
     assert_eq!(unknown_references(&state(&text)), expected);
     assert_eq!(errors(&state(&text)), [""; 0]);
-}
-
-#[test]
-fn before_a_missing_agent_ends_it_what_cannot_be_run_is_named() {
-    let text = "apiVersion: v1\nworkloads:\n  w: { runtime: podman, runtimeConfig: 'imag: x' }\n"
-        .to_owned();
-    let inputs = [Input {
-        name: "a.yaml".to_owned(),
-        text,
-    }];
-    let mode = ModeChange::default();
-    let arguments = ManifestArguments {
-        files: Vec::new(),
-        agent: None,
-        delete: false,
-        ignore_modes: true,
-        mode,
-        prune: PruneArguments::default(),
-        manifests: Vec::new(),
-    };
-    let played = play(None, [], |_, output| {
-        Ok(crate::apply::merged(&inputs, &arguments, output, false))
-    });
-    assert!(
-        !played.result.unwrap().errors.is_empty() && played.err.contains("cannot be run: "),
-        "{}",
-        played.err
-    );
 }
 
 /// Validates files of these texts, named `0.yaml`, `1.yaml`, ..., and a missing one where a text is
@@ -154,6 +122,20 @@ fn errors_of_all_files_are_named() {
         assert!(err.contains(named), "{named}: {err}");
     }
     assert_eq!(err.matches("error: ").count(), 5, "{err}");
+}
+
+// [utest->swdd~cli-refuses-what-no-agent-can-run~1]
+#[test]
+fn config_that_no_agent_can_run_is_an_error_with_its_place() {
+    let text = "apiVersion: v1\nworkloads:\n  w: { runtime: podman, runtimeConfig: 'imag: x' }\n";
+    let (code, out, err) = validated(&[text], false);
+    assert_eq!((code, out.as_str()), (ExitCode::Failed, ""));
+    let expected = "warn: 0.yaml: unknown key 'workloads.w.runtimeConfig.imag' is ignored; did you mean 'image'?\n\
+                    error: Invalid manifest data provided: 0.yaml: workload 'w': 'runtimeConfig' cannot be run: missing field `image` (line 1 column 1 of runtimeConfig)\n\
+                    hint: see '0.yaml', line 3 column 40\n\
+                    error: No agent name specified -> use '--agent' option to specify!\n\
+                    hint: workload 'w' in '0.yaml' has no key 'agent'\n";
+    assert_eq!(err, expected);
 }
 
 #[test]
