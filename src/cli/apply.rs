@@ -47,6 +47,13 @@ struct Input {
     text: String,
 }
 
+impl Input {
+    /// Begins the warnings about this manifest.
+    fn prefix(&self) -> String {
+        format!("{}: ", self.name)
+    }
+}
+
 /// The update that applies or deletes the objects of manifests. Without objects it has no masks.
 ///
 /// # Errors
@@ -196,12 +203,12 @@ fn merged(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output) 
         };
         if arguments.delete {
             // Only the names matter.
-            warn_of_ignored(input, manifest.warnings.iter(), output);
+            output.warn_of_unknown_keys(&input.prefix(), manifest.warnings.iter());
         } else {
             errors.extend(check_blocks(input, &manifest.warnings));
             let keys = manifest.warnings.iter();
             let ignored = keys.filter(|key| misplaced_block(key).is_none());
-            warn_of_ignored(input, ignored, output);
+            output.warn_of_unknown_keys(&input.prefix(), ignored);
             let mut check = ConfigCheck {
                 input,
                 root: &root,
@@ -228,17 +235,6 @@ fn merged(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output) 
         desired.configs.extend(configs);
     }
     Merged { desired, errors }
-}
-
-/// Warns about unknown keys, which are ignored.
-fn warn_of_ignored<'k>(
-    input: &Input,
-    keys: impl Iterator<Item = &'k UnknownKey>,
-    output: &mut Output,
-) {
-    for key in keys.take(MANIFEST_WARNINGS_MAX) {
-        output.warn(format_args!("{}: {key}", input.name));
-    }
 }
 
 /// The error for an object of the manifest `second` that the manifest `first` has as well; `None`
@@ -316,9 +312,7 @@ fn read_manifest(input: &Input, output: &mut Output) -> Result<(Manifest, Yaml)>
     if !deprecated && !reading.problems.is_empty() {
         // Misspelt keys are probably the missing ones.
         let misspelt = reading.unknown.iter().filter(|key| key.nearest.is_some());
-        for key in misspelt.take(MANIFEST_WARNINGS_MAX) {
-            output.warn(format_args!("{}: {key}", input.name));
-        }
+        output.warn_of_unknown_keys(&input.prefix(), misspelt);
         return Err(schema_error(input, &root, &reading));
     }
     // Then the keys.
@@ -487,6 +481,7 @@ impl ConfigCheck<'_> {
                 self.output.warn(format_args!("{file}: {key}"));
             }
         }
+        self.warnings += config.more_unknown;
     }
 
     fn warn_of_runtime(&mut self, name: &str, runtime: &str) {

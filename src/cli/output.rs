@@ -19,6 +19,7 @@ pub(crate) use table::{
 };
 
 use super::error::{Result, meant_or, unknown};
+use ankaios_model::fields::reader::{MANIFEST_WARNINGS_MAX, UnknownKey};
 use ankaios_model::node::Node;
 use ankaios_model::shown_text::{acts_on_terminal, printable, printable_with_colours};
 use std::ffi::OsString;
@@ -196,6 +197,26 @@ impl Output {
     pub(crate) fn warn_of_storage(&mut self, state: &Node) {
         if let Some(text) = state.get(WARNING).and_then(Node::as_text) {
             self.warn(text);
+        }
+    }
+
+    /// Warns about unknown keys, which are ignored. Each warning begins with `prefix`. Of many keys
+    /// it names the first ones and the number of the others.
+    pub(crate) fn warn_of_unknown_keys<'k>(
+        &mut self,
+        prefix: &str,
+        keys: impl Iterator<Item = &'k UnknownKey>,
+    ) {
+        let mut more = 0;
+        for (index, key) in keys.enumerate() {
+            if index < MANIFEST_WARNINGS_MAX {
+                self.warn(format_args!("{prefix}{key}"));
+            } else {
+                more += 1;
+            }
+        }
+        if more > 0 {
+            self.warn(format_args!("{prefix}and {more} more of these"));
         }
     }
 

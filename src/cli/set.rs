@@ -9,7 +9,7 @@ use super::output::Output;
 use super::session::CliUpdate;
 use super::update::read_file;
 use ankaios_model::field_path::{parts, value_at};
-use ankaios_model::fields::reader::{self, DocumentKind, MANIFEST_WARNINGS_MAX, ReadDocument};
+use ankaios_model::fields::reader::{self, DocumentKind, ReadDocument};
 use ankaios_model::fields::table::COMPLETE_STATE;
 use ankaios_model::manifest::ManifestError;
 use ankaios_model::node::Node;
@@ -61,9 +61,7 @@ fn update_from(
         unknown,
         ..
     } = read(&name, text)?;
-    for key in unknown.iter().take(MANIFEST_WARNINGS_MAX) {
-        output.warn(key);
-    }
+    output.warn_of_unknown_keys("", unknown.iter());
     for mask in masks {
         if !CHANGEABLE.contains(&parts(mask)[0]) {
             output.warn(format_args!(
@@ -152,6 +150,7 @@ pub(crate) fn hint_of_unread<'a>(error: &io::Error, general: &'a str) -> &'a str
 mod tests {
     use super::*;
     use crate::tests::play;
+    use ankaios_model::fields::reader::MANIFEST_WARNINGS_MAX;
     use std::io;
 
     /// Makes the update of `masks` from `text`; returns it or the error, and standard error.
@@ -199,6 +198,18 @@ mod tests {
         let (result, err) = set(&["workloadStates.a", "nonsense"], "{}", false);
         assert_eq!(result.unwrap().masks, ["workloadStates.a", "nonsense"]);
         assert_eq!(err.lines().count(), 2, "{err}");
+    }
+
+    #[test]
+    fn unknown_keys_above_the_bound_are_only_counted() {
+        let mut text = "desiredState:\n  apiVersion: v1\n".to_owned();
+        for number in 0..MANIFEST_WARNINGS_MAX + 2 {
+            text.push_str(&format!("  own{number}: 1\n"));
+        }
+        let (result, err) = set(&["desiredState"], &text, false);
+        assert!(result.is_ok());
+        assert_eq!(err.lines().count(), MANIFEST_WARNINGS_MAX + 1, "{err}");
+        assert!(err.ends_with("warn: and 2 more of these\n"), "{err}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::fields::table::STATE;
 use super::names::Name;
 use super::node::Node;
 use super::yaml::{self, Location, Origin, Yaml, prefix};
+use std::fmt;
 
 /// The content of a manifest, before names and references are checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -80,14 +81,15 @@ impl Manifest {
         Self::parse_and_warn(text, |_| ())
     }
 
-    /// Reads the text of one manifest and passes unknown keys to `warn`, also if the text is
-    /// refused: an unknown key is often a missing one with a wrong spelling.
+    /// Reads the text of one manifest and passes warnings about unknown keys to `warn`, also if the
+    /// text is refused: an unknown key is often a missing one with a wrong spelling. Of many keys,
+    /// it names the first ones.
     ///
     /// # Errors
     /// As [`Self::parse`].
     pub fn parse_and_warn(
         text: &str,
-        mut warn: impl FnMut(&UnknownKey),
+        mut warn: impl FnMut(&dyn fmt::Display),
     ) -> Result<Self, ManifestError> {
         let document =
             yaml::read(text, Origin::Own).map_err(|error| ManifestError::Unreadable {
@@ -96,6 +98,10 @@ impl Manifest {
         let reading = read(&document.root, &STATE, DocumentKind::Manifest);
         for unknown in reading.unknown.iter().take(MANIFEST_WARNINGS_MAX) {
             warn(unknown);
+        }
+        let more = reading.unknown.len().saturating_sub(MANIFEST_WARNINGS_MAX);
+        if more > 0 {
+            warn(&format_args!("and {more} more of these"));
         }
         Self::new(reading, &document.root)
     }

@@ -70,8 +70,17 @@ pub struct ReadConfig {
     pub lifecycle: Result<Option<Arc<Lifecycle>>, LifecycleError>,
     /// The part for the engine, or why no engine can run it.
     pub engine: Result<EngineConfig, String>,
-    /// Unknown keys: engines ignore them, as other implementations do.
+    /// Unknown keys: engines ignore them, as other implementations do. The first ones of many.
     pub unknown: Vec<UnknownKey>,
+    /// Number of further unknown keys.
+    pub more_unknown: usize,
+}
+
+/// The unknown keys of a text while it is read.
+#[derive(Debug, Default)]
+struct UnknownKeys {
+    first: Vec<UnknownKey>,
+    more: usize,
 }
 
 /// The part for the engine, by family of engines.
@@ -137,13 +146,14 @@ impl ReadConfig {
         let read = yaml::read(text, Origin::Others);
         let root = read.as_ref().map(|document| &document.root);
         let lifecycle = lifecycle::of_document(runtime, text, root);
-        let mut unknown = Vec::new();
+        let mut unknown = UnknownKeys::default();
         let engine = EngineConfig::read(runtime, text, root, &mut unknown);
         Self {
             runtime: runtime.clone(),
             lifecycle: lifecycle.map(|block| block.map(Arc::new)),
             engine,
-            unknown,
+            unknown: unknown.first,
+            more_unknown: unknown.more,
         }
     }
 
@@ -236,7 +246,7 @@ impl KubeConfig {
     pub fn read(text: &str) -> Result<Self, String> {
         let read = yaml::read(text, Origin::Others);
         let root = read.as_ref().map(|document| &document.root);
-        read_as(text, root, &KUBE, &mut Vec::new())
+        read_as(text, root, &KUBE, &mut UnknownKeys::default())
     }
 
     /// Returns the first pod whose containers podman restarts. Without `restartPolicy` it does so
@@ -281,7 +291,7 @@ impl EngineConfig {
         runtime: &str,
         text: &str,
         root: Result<&Yaml, &YamlError>,
-        unknown: &mut Vec<UnknownKey>,
+        unknown: &mut UnknownKeys,
     ) -> Result<Self, String> {
         if runtime == "podman-kube" {
             let config: KubeConfig = read_as(text, root, &KUBE, unknown)?;
@@ -307,7 +317,7 @@ fn read_as<T: DeserializeOwned>(
     text: &str,
     root: Result<&Yaml, &YamlError>,
     object: &'static Object,
-    unknown: &mut Vec<UnknownKey>,
+    unknown: &mut UnknownKeys,
 ) -> Result<T, String> {
     let error = match root {
         Ok(root) => match read_object(root, object, unknown) {
@@ -328,10 +338,13 @@ fn read_as<T: DeserializeOwned>(
 fn read_object<T: DeserializeOwned>(
     root: &Yaml,
     object: &'static Object,
-    unknown: &mut Vec<UnknownKey>,
+    unknown: &mut UnknownKeys,
 ) -> Result<T, String> {
     let reading = read(root, object, DocumentKind::Engine);
-    *unknown = reading.unknown;
+    *unknown = UnknownKeys {
+        first: reading.unknown,
+        more: reading.more_unknown,
+    };
     if let Some(problem) = reading.problems.into_iter().next() {
         return Err(LifecycleError::new(problem).to_string());
     }

@@ -581,6 +581,24 @@ fn restarts_by_the_engine_beside_the_agent_are_warned_of() {
 }
 
 #[test]
+fn unknown_keys_above_the_bound_are_only_counted() {
+    let mut of_manifest = "apiVersion: v1\n".to_owned();
+    let mut of_config = "image: x\n".to_owned();
+    for number in 0..MANIFEST_WARNINGS_MAX + 3 {
+        of_manifest.push_str(&format!("own{number}: 1\n"));
+        of_config.push_str(&format!("own{number}: 1\n"));
+    }
+    let of_config = with_config("podman", &of_config);
+    let refused = format!("{of_manifest}workloads: 1\n").replace("own", "worklods");
+    for text in [of_manifest, of_config, refused] {
+        let (_, _, err) = merged(&[&text], None, false);
+        assert_eq!(err.lines().count(), MANIFEST_WARNINGS_MAX + 1, "{err}");
+        let end = "warn: a.yaml: and 3 more of these\n";
+        assert!(err.ends_with(end), "{err}");
+    }
+}
+
+#[test]
 fn so_many_warnings_are_shown_and_the_rest_is_counted() {
     let workload = |number| {
         format!(

@@ -83,6 +83,8 @@ pub struct ReadDocument {
     /// Unknown keys in the order of the document; at most [`MANIFEST_WARNINGS_MAX`] of a text from
     /// others.
     pub unknown: Vec<UnknownKey>,
+    /// Number of further unknown keys.
+    pub more_unknown: usize,
 }
 
 /// Reads `root` as an `object`.
@@ -701,6 +703,7 @@ impl FieldReader<'_> {
         // Others may have written the text of an engine, with any number of such keys.
         let is_full = self.found.unknown.len() >= MANIFEST_WARNINGS_MAX;
         if at.rules == DocumentKind::Engine && is_full {
+            self.found.more_unknown += 1;
             return;
         }
         self.found.unknown.push(UnknownKey {

@@ -323,6 +323,8 @@ fn unknown_keys_are_bounded_only_in_texts_of_engines() {
     }
     let engine = reading(&text, &CONTAINER, DocumentKind::Engine);
     assert_eq!(engine.unknown.len(), MANIFEST_WARNINGS_MAX);
+    assert_eq!(engine.more_unknown, 6); // With the version.
     let manifest = reading(&text, &STATE, DocumentKind::Manifest);
     assert_eq!(manifest.unknown.len(), 26); // With the image.
+    assert_eq!(manifest.more_unknown, 0);
 }
