@@ -163,11 +163,12 @@ impl Row {
         }
     }
 
-    /// Returns whether it is stopped, not relevant on its node, or outside of the current mode.
+    /// Returns whether it is stopped, not relevant on its node, outside of the current mode, or
+    /// starts only after a failure of another workload.
     fn is_inactive(&self) -> bool {
         matches!(
             self.reason,
-            Reason::Inactive | Reason::NotInMode | Reason::Stopped
+            Reason::Inactive | Reason::NotInMode | Reason::Stopped | Reason::AwaitsFailure
         )
     }
 
@@ -411,8 +412,9 @@ impl Reasons {
     }
 
     /// Returns whether a workload waits, directly or not, for one that is stopped, not relevant on
-    /// its node or not in the mode. Such a wait does not end by itself.
-    pub(crate) fn waits_for_inactive(&self, name: &str) -> bool {
+    /// its node, not in the mode, or that starts only after a failure. Such a wait does not end by
+    /// itself.
+    pub(crate) fn waits_in_vain(&self, name: &str) -> bool {
         let mut open = vec![name];
         let mut seen = BTreeSet::new();
         while let Some(name) = open.pop() {

@@ -841,13 +841,13 @@ impl WaitState {
             watched.ends = false;
         }
         // Until an older instance of the same name has ended, the states are those of the older.
-        if !watched.ends && (ends_start(state.phase) || state.is_inactive()) {
+        if !watched.ends && (ends_start(state.phase) || state.needs_no_start()) {
             watched.starts = false;
         }
     }
 
     /// Stops waiting for instances that will not reach their states: instances of disconnected
-    /// agents, and dependents of one that is not relevant on its node.
+    /// agents, and dependents of one that is not relevant on its node or awaits a failure.
     fn stop_waiting_in_vain(&mut self) {
         for (instance, watched) in &mut self.watched {
             let is_awaited = match self.absent {
@@ -859,7 +859,7 @@ impl WaitState {
                 watched.starts = false;
             }
             let waits = watched.phase() == Some(Phase::PendingWaitingToStart);
-            if waits && self.reasons.waits_for_inactive(&instance.workload) {
+            if waits && self.reasons.waits_in_vain(&instance.workload) {
                 watched.starts = false;
             }
         }

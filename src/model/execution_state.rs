@@ -248,9 +248,12 @@ impl ExecutionState {
         Self::plain(self.phase).because(self.reason)
     }
 
-    /// Returns whether the workload is not relevant on its node. Then nothing should wait for it.
-    pub fn is_inactive(&self) -> bool {
-        self.phase == Phase::PendingWaitingToStart && self.reason == Reason::Inactive
+    /// Returns whether nothing should wait for the start of the workload: it is not relevant on its
+    /// node, or starts only after a failure of another one.
+    // [impl->swdd~update-awaits-no-failure~1]
+    pub fn needs_no_start(&self) -> bool {
+        let is_reason = matches!(self.reason, Reason::Inactive | Reason::AwaitsFailure);
+        self.phase == Phase::PendingWaitingToStart && is_reason
     }
 
     /// Returns whether a dependent in this state allows the workload that it needs to stop. Its

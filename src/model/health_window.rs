@@ -83,7 +83,7 @@ enum Standing {
     Away,
     /// It has failed, and the update is kept anyway.
     Kept,
-    /// A condition blocks it.
+    /// A condition blocks it, or it starts only after a failure.
     MayNotRun,
 }
 
@@ -111,12 +111,14 @@ impl MemberStatus {
     }
 
     /// Returns whether a condition blocks it, so that the update does not wait for it. A workload
-    /// that was running is awaited anyway, as long as it is relevant on its node.
+    /// that was running is awaited anyway, unless nothing should wait for its start.
     fn may_not_run(&self) -> bool {
-        if self.state.phase != Phase::PendingWaitingToStart || !self.state.reason.is_block() {
-            return false;
+        if self.state.needs_no_start() {
+            return true;
         }
-        !self.member.ran || self.state.is_inactive()
+        let is_blocked =
+            self.state.phase == Phase::PendingWaitingToStart && self.state.reason.is_block();
+        is_blocked && !self.member.ran
     }
 
     /// Its status at this moment: the first below that applies.

@@ -51,6 +51,8 @@ named_enum! {
         OutOfMemory = "OUT_OF_MEMORY",
         /// A client has stopped it, until one starts it again.
         Stopped = "STOPPED",
+        /// Waits only for failures of other workloads, which usually do not come.
+        AwaitsFailure = "AWAITS_FAILURE",
     }
 }
 
@@ -230,9 +232,18 @@ fn waiting_reason(info: &str) -> Reason {
         Reason::Blocked
     } else if first.ends_with(MAY_NOT_RUN) {
         Reason::BlockedDependency
+    } else if names_only_failures(info) {
+        Reason::AwaitsFailure
     } else {
         Reason::Dependency
     }
+}
+
+/// Returns whether each part that names an awaited workload is about its failure.
+fn names_only_failures(info: &str) -> bool {
+    let mut parts = info.split(PARTS_SEPARATOR);
+    let end = format!("' {}", AddCondition::Failed.awaited());
+    parts.all(|part| part.ends_with(&end) || !part.starts_with(WAITS_PREFIX))
 }
 
 #[cfg(test)]
@@ -259,6 +270,7 @@ mod tests {
             "CANNOT_BE_STAGED",
             "OUT_OF_MEMORY",
             "STOPPED",
+            "AWAITS_FAILURE",
         ];
         assert_eq!(Reason::TEXTS, texts);
         for (number, reason) in (0..).zip(Reason::ALL) {
@@ -281,6 +293,22 @@ mod tests {
             (
                 PendingWaitingToStart,
                 "waits for 'db' to run",
+                Reason::Dependency,
+            ),
+            (
+                PendingWaitingToStart,
+                "waits for 'db' to fail",
+                Reason::AwaitsFailure,
+            ),
+            (
+                PendingWaitingToStart,
+                "waits for 'db' to fail; waits for 'web' to run",
+                Reason::Dependency,
+            ),
+            // The end of a long text is cut off.
+            (
+                PendingWaitingToStart,
+                "waits for 'db' to fail; waits for 'we",
                 Reason::Dependency,
             ),
             (
@@ -318,6 +346,11 @@ mod tests {
                 PendingWaitingToStart,
                 "prepared: CREATE; waits for 'db' to run",
                 Reason::Dependency,
+            ),
+            (
+                PendingWaitingToStart,
+                "prepared: CREATE; waits for 'db' to fail; waits for 'web' to fail",
+                Reason::AwaitsFailure,
             ),
             (PendingWaitingToStart, "no more disk space", Reason::Blocked),
             (

@@ -129,6 +129,34 @@ fn failed_start_meets_the_condition_failed() {
     cluster.wait_for_state("handler", "Running(Ok)");
 }
 
+// [stest->swdd~update-awaits-no-failure~1]
+#[test]
+fn handler_of_a_failure_that_does_not_come_delays_no_update() {
+    let mut cluster = Cluster::prepare();
+    cluster.server_config = "update_on_failure = \"rollback\"".to_owned();
+    cluster.start_all(&["agent_A"]);
+    let block = "lifecycle: {update: {healthyMs: 0, deadlineMs: 1200000}}";
+    let handler = workload("handler", "exit0").after("storage", "ADD_COND_FAILED");
+    let text = manifest(&[
+        workload("storage", "run").config(block),
+        handler.config(block),
+    ]);
+    // First in a guarded update, then unchanged, then by itself.
+    let output = cluster.ank_with_input(&["apply", "--fail-on-error", "-"], &text);
+    assert_eq!(output.code, 0, "{output:?}");
+    assert!(output.stdout.contains("Update 1 is good."), "{output:?}");
+    assert_eq!(state(&cluster, "handler"), "Pending(WaitingToStart)");
+    let again = cluster.ank_with_input(&["apply", "--fail-on-error", "-"], &text);
+    assert_eq!(again.code, 0, "{again:?}");
+    for word in ["stop", "start"] {
+        let output = cluster.ank(&[word, "handler"]);
+        assert_eq!(output.code, 0, "{output:?}");
+    }
+    // It still handles the failure.
+    cluster.engine.finish("storage", 1);
+    cluster.wait_for_state("handler", "Succeeded(Ok)");
+}
+
 // [stest->swdd~agent-enqueues-unfulfilled-delete~1]
 #[test]
 fn delete_of_a_dependency_waits_for_its_running_dependents() {

@@ -228,7 +228,7 @@ impl WorkloadStateStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ankaios_model::reason::{GONE_PREFIX, INACTIVE_PREFIX, Reason};
+    use ankaios_model::reason::{GONE_PREFIX, INACTIVE_PREFIX, Reason, waits_for};
 
     fn instance(workload: &str, agent: &str) -> InstanceName {
         InstanceName::with_id(workload, "id", agent)
@@ -291,12 +291,17 @@ mod tests {
                 format!("{INACTIVE_PREFIX}no camera"),
                 Reason::Inactive,
             ),
+            (
+                Phase::PendingWaitingToStart,
+                waits_for("db", AddCondition::Failed),
+                Reason::AwaitsFailure,
+            ),
         ] {
             let state = ExecutionState::from_text(phase, info);
             store.set_foreign(WorkloadState::new(instance("w", "B"), state.clone()));
             let held = store.get(&instance("w", "B")).unwrap();
             assert_eq!(*held, plain(phase).because(kept));
-            assert_eq!(held.is_inactive(), state.is_inactive());
+            assert_eq!(held.needs_no_start(), state.needs_no_start());
             let condition = DeleteCondition::NotPendingNorRunning;
             assert_eq!(
                 held.fulfils_delete(condition),

@@ -14,6 +14,7 @@ use ankaios_model::access_rules::{AccessRule, Operation};
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::messages::{DeletedWorkload, LogsRequest, Response, ResponseContent, ToServer};
 use ankaios_model::prepare_level::PrepareLevel;
+use ankaios_model::reason::Reason;
 use ankaios_model::workload::{AddCondition, RestartPolicy, Workload};
 use ankaios_platform::limits::LOG_SOURCE_LINES;
 use crossbeam_channel::bounded;
@@ -111,6 +112,30 @@ fn unmet_dependencies_are_reported_again_only_when_others_are() {
         rig.sent(),
         [waits("waits for 'b' to run"), started("w")].concat()
     );
+}
+
+/// The reason of the state that the agent has sent last.
+fn last_reason(rig: &Rig) -> Reason {
+    let sent = rig.agent.sent();
+    sent.last().expect("it has sent a state").state.reason
+}
+
+// [utest->swdd~update-awaits-no-failure~1]
+#[test]
+fn reason_of_a_wait_for_failures_only_is_of_its_own() {
+    let mut rig = Rig::new();
+    let waiting = workload("w", |workload| {
+        let conditions = [("a", AddCondition::Running), ("b", AddCondition::Failed)];
+        workload.dependencies = conditions
+            .map(|(name, condition)| (name.to_owned(), condition))
+            .into();
+    });
+    rig.add(&[waiting]);
+    assert_eq!(last_reason(&rig), Reason::Dependency);
+    rig.foreign("a", Phase::Running);
+    assert_eq!(last_reason(&rig), Reason::AwaitsFailure);
+    rig.foreign("a", Phase::Succeeded);
+    assert_eq!(last_reason(&rig), Reason::Dependency);
 }
 
 // [utest->swdd~agent-handles-update-workload-state-requests~1]

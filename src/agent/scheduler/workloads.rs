@@ -441,12 +441,19 @@ impl<C: Clock> WorkloadRecord<C> {
             None => PrepareLevel::None,
         };
         notes.extend(preparation);
+        let mut conditions = wait.unmet.values();
+        let awaits_only_failures = conditions.all(|condition| *condition == AddCondition::Failed);
+        let reason_of_unmet = if awaits_only_failures {
+            Reason::AwaitsFailure
+        } else {
+            Reason::Dependency
+        };
         for (name, condition) in &wait.unmet {
             // The first note names a dependency that is blocked itself.
             let is_named_already = wait.blocked.as_ref() == Some(&waits_for_blocked(name));
             if !is_named_already {
                 let text = reason::waits_for(name, *condition);
-                notes.push(Note::new(Reason::Dependency, text));
+                notes.push(Note::new(reason_of_unmet, text));
             }
         }
         // Then: one note with all reasons.

@@ -134,7 +134,7 @@ fn start_warns_of_stopped_dependency() {
     states.insert("A", Node::empty());
     states.insert("", Node::map([("web", ids.clone()), ("db", ids)]));
     let reasons = Reasons::new(&cluster);
-    assert!(reasons.waits_for_inactive("web"));
+    assert!(reasons.waits_in_vain("web"));
     let expected = "waits for 'db' to run: it is NotScheduled (stopped on request)";
     assert_eq!(reasons.unmet("web"), [expected]);
     assert!(reasons.rows.contains_key(&instance("web.1.")));

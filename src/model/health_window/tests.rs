@@ -322,7 +322,17 @@ fn what_may_not_run_is_waited_for_only_if_its_predecessor_ran() {
             "waits for 'db' to run; waits for 'init' to succeed",
             true,
         ),
-        (false, "prepared: CREATE; waits for 'planner' to fail", true),
+        (
+            false,
+            "prepared: CREATE; waits for 'planner' to fail",
+            false,
+        ),
+        (true, "waits for 'planner' to fail", false),
+        (
+            false,
+            "waits for 'planner' to fail; waits for 'db' to run",
+            true,
+        ),
         (false, "prepared: CREATE", true),
         (false, "prepare: no such image, retry in 3 s", true),
     ] {
@@ -332,6 +342,25 @@ fn what_may_not_run_is_waited_for_only_if_its_predecessor_ran() {
         rig.report("a", waits, "");
         assert!(!rig.trial.is_over(), "{ran} {info}: now it may");
     }
+}
+
+#[test]
+fn member_that_awaits_a_failure_is_evaluated_once_that_comes() {
+    let mut rig = Rig::new(&[member("storage"), member("recovery")]);
+    let waits = "waits for 'storage' to fail";
+    rig.report("recovery", Phase::PendingWaitingToStart, waits);
+    rig.report("storage", Phase::Running, "");
+    rig.wait(HEALTHY / 2);
+    assert!(!rig.trial.is_over(), "storage is not healthy yet");
+    rig.report("storage", Phase::FailedExecFailed, "");
+    rig.report("recovery", Phase::PendingStarting, "");
+    assert_eq!(rig.trial.waits_for(), ["recovery", "storage"]);
+    rig.report("storage", Phase::Running, "");
+    rig.wait(HEALTHY);
+    assert_eq!(rig.trial.waits_for(), ["recovery"]);
+    rig.report("recovery", Phase::PendingWaitingToStart, waits);
+    assert!(rig.trial.is_over());
+    assert_eq!(rig.failed(), [""; 0]);
 }
 
 #[test]

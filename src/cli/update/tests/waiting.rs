@@ -682,6 +682,28 @@ fn what_is_not_relevant_on_its_node_is_not_waited_for() {
     assert_eq!(state.outstanding(), [&instance("w.1.A")]);
 }
 
+// [utest->swdd~update-awaits-no-failure~1]
+#[test]
+fn workload_that_awaits_a_failure_and_its_users_have_settled() {
+    let all = ["recovery", "report", "web"].map(|name| (name, "1", "A", Phase::PendingInitial));
+    let mut complete = state(&["A"], &all);
+    let needs = [("recovery", "ADD_COND_SUCCEEDED")];
+    let_need(&mut complete, "desiredState", "report", &needs);
+    let mut state = WaitState::new(
+        &accepted(&["recovery.1.A", "report.1.A", "web.1.A"], &[]),
+        &Node::empty(),
+        &complete,
+        AbsentAgents::Skipped,
+    );
+    let waits = |name: &str, info: &str| reported(name, Phase::PendingWaitingToStart, info);
+    state.on_states(&[
+        waits("recovery.1.A", "waits for 'storage' to fail"),
+        waits("report.1.A", "waits for 'recovery' to succeed"),
+        waits("web.1.A", "waits for 'storage' to run"),
+    ]);
+    assert_eq!(state.outstanding(), [&instance("web.1.A")]);
+}
+
 /// Nothing but an update brings them to life, so waiting for them would not end.
 #[test]
 fn dependents_of_an_inactive_workload_are_not_awaited() {
