@@ -45,6 +45,13 @@ pub(crate) const RECONNECT_PAUSE_FIRST: Duration = Duration::from_millis(100);
 /// Longest pause of an agent between two attempts to reach the server.
 pub const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 const _: () = assert!(RECONNECT_PAUSE_FIRST.as_millis() < RECONNECT_PAUSE.as_millis());
+/// Longest pause of an agent whose connections the server closes again and again: another agent
+/// with its name probably displaces it, and each change of the agent is one of all its workloads.
+pub(crate) const RECONNECT_PAUSE_DISPLACED: Duration = Duration::from_secs(30);
+/// A connection that has lasted this long was not displaced by another agent that also connects
+/// again and again. Longer than the pause of that one.
+pub(crate) const RECONNECT_STABLE: Duration = Duration::from_secs(60);
+const _: () = assert!(RECONNECT_PAUSE_DISPLACED.as_millis() < RECONNECT_STABLE.as_millis());
 
 // -------------------------------------------------------- control interface
 

@@ -10,7 +10,9 @@
 use super::control_interface::ControlHub;
 use super::events::SchedulerEvent;
 use super::uplink_outbox::UplinkReader;
-use crate::limits::{RECONNECT_PAUSE, RECONNECT_PAUSE_FIRST};
+use crate::limits::{
+    RECONNECT_PAUSE, RECONNECT_PAUSE_DISPLACED, RECONNECT_PAUSE_FIRST, RECONNECT_STABLE,
+};
 use ankaios_model::messages::{AgentCapabilities, AgentHello, FromServer, ToServer};
 use ankaios_platform::clock::{Clock, SystemClock};
 use ankaios_platform::limits::STACK_LARGE;
@@ -54,17 +56,35 @@ enum SessionEnd {
     Stopped,
     /// The server will never accept this agent. Its text says why.
     Refused(String),
-    /// The connection is lost or was not possible. `greeted`: the server has sent a message.
-    Interrupted { reason: String, greeted: bool },
+    /// The connection is lost or was not possible.
+    Interrupted(Interruption),
+}
+
+/// The end of a session after which the agent connects again.
+#[derive(Debug)]
+struct Interruption {
+    reason: String,
+    /// The server has sent a message.
+    greeted: bool,
+    /// The server has closed the connection in order.
+    closed_by_server: bool,
+}
+
+impl Interruption {
+    /// Returns whether the server has ended, or another agent with this name has connected.
+    fn may_be_displacement(&self) -> bool {
+        self.greeted && self.closed_by_server
+    }
 }
 
 impl SessionEnd {
     /// The end of a session in which the server has sent nothing.
     fn without_message(reason: String) -> Self {
-        Self::Interrupted {
+        Self::Interrupted(Interruption {
             reason,
             greeted: false,
-        }
+            closed_by_server: false,
+        })
     }
 }
 
@@ -91,19 +111,24 @@ impl Uplink {
             match self.session(stop, heartbeat) {
                 SessionEnd::Stopped => return None,
                 SessionEnd::Refused(text) => return Some(text),
-                SessionEnd::Interrupted { reason, greeted } => {
+                SessionEnd::Interrupted(interruption) => {
+                    let now = SystemClock.now();
+                    let lasted = now.saturating_duration_since(began);
+                    let pause = reconnects.next_pause(&interruption, lasted);
+                    let mut reason = interruption.reason.clone();
+                    if interruption.may_be_displacement() && reconnects.is_displaced_again() {
+                        let name = &self.agent;
+                        reason.push_str(&format!(
+                            ". This repeats, so another agent probably has the name '{name}'; give each a name of its own"
+                        ));
+                    } else if interruption.greeted {
+                        log = InterruptionLog::default(); // The next reason is new.
+                    }
                     self.status.connection(|| {
                         format!("No connection to '{}': {reason}", self.options.url)
                     });
-                    let now = SystemClock.now();
-                    let mut lasted = None;
-                    if greeted {
-                        lasted = Some(now.saturating_duration_since(began));
-                        log = InterruptionLog::default(); // The next reason is new.
-                    }
                     log.log(&reason, now);
-                    let reconnect_at = now + reconnects.next_pause(lasted);
-                    if !wait_until(reconnect_at, stop, heartbeat) {
+                    if !wait_until(now + pause, stop, heartbeat) {
                         return None;
                     }
                 }
@@ -183,7 +208,11 @@ impl Uplink {
             }
             _ => end.to_string(),
         };
-        SessionEnd::Interrupted { reason, greeted }
+        SessionEnd::Interrupted(Interruption {
+            reason,
+            greeted,
+            closed_by_server: matches!(end, StreamEnd::Closed),
+        })
     }
 
     /// Starts the thread `rx:server`. Returns the channel that receives the end of the stream.
@@ -267,24 +296,43 @@ fn read_configs(message: &FromServer) {
 struct Reconnects {
     /// The number of attempts since the last connection that lasted.
     failures: u32,
+    /// The number of connections that the server has closed since one was stable. Two agents of the
+    /// same name end each other's connections, and must not do so all the time.
+    displaced: u32,
 }
 
+/// Displaced connections in a row that cannot be explained by restarts of the server.
+const DISPLACED_AGAIN: u32 = 4;
+
 impl Reconnects {
-    /// The pause after an attempt. `lasted` is the duration of its connection, if the server has
-    /// sent something. A short connection is a failure as well: two agents of the same name end
-    /// each other's connections, and must not do so all the time.
-    fn next_pause(&mut self, lasted: Option<Duration>) -> Duration {
-        if let Some(lasted) = lasted
-            && lasted > RECONNECT_PAUSE
-        {
+    /// The pause after a session that `lasted` this long.
+    fn next_pause(&mut self, interruption: &Interruption, lasted: Duration) -> Duration {
+        if interruption.greeted && lasted > RECONNECT_PAUSE {
             self.failures = 0;
         }
-        let doublings = self.failures.min(16); // More would overflow.
+        if interruption.greeted && lasted > RECONNECT_STABLE {
+            self.displaced = 0;
+        }
+        let pause = doubled(self.failures).min(RECONNECT_PAUSE);
         self.failures = self.failures.saturating_add(1);
-        RECONNECT_PAUSE_FIRST
-            .saturating_mul(1 << doublings)
-            .min(RECONNECT_PAUSE)
+        if !interruption.may_be_displacement() {
+            return pause;
+        }
+        let pause_of_displaced = doubled(self.displaced).min(RECONNECT_PAUSE_DISPLACED);
+        self.displaced = self.displaced.saturating_add(1);
+        pause.max(pause_of_displaced)
     }
+
+    /// Returns whether another agent with the same name is probable.
+    fn is_displaced_again(&self) -> bool {
+        self.displaced >= DISPLACED_AGAIN
+    }
+}
+
+/// The first pause, doubled this number of times.
+fn doubled(times: u32) -> Duration {
+    let doublings = times.min(16); // More would overflow.
+    RECONNECT_PAUSE_FIRST.saturating_mul(1 << doublings)
 }
 
 /// First pause between two log lines with the same reason for a lost connection. It doubles each

@@ -228,25 +228,66 @@ fn a_server_that_comes_later_is_found() {
     server.stop(LIMIT);
 }
 
+/// The end of a session in which the server has sent nothing.
+const UNREACHABLE: Interruption = Interruption {
+    reason: String::new(),
+    greeted: false,
+    closed_by_server: false,
+};
+const LOST: Interruption = Interruption {
+    reason: String::new(),
+    greeted: true,
+    closed_by_server: false,
+};
+const CLOSED: Interruption = Interruption {
+    reason: String::new(),
+    greeted: true,
+    closed_by_server: true,
+};
+
+impl Reconnects {
+    /// The milliseconds of the pauses after as many sessions that ended so and lasted that long.
+    fn pauses(&mut self, count: usize, end: &Interruption, lasted: Duration) -> Vec<u128> {
+        let mut pauses = Vec::new();
+        for _ in 0..count {
+            pauses.push(self.next_pause(end, lasted).as_millis());
+        }
+        pauses
+    }
+}
+
 #[test]
 fn first_attempts_to_connect_are_quick_and_later_ones_are_not() {
     let mut reconnects = Reconnects::default();
-    let pauses: Vec<u128> = (0..7)
-        .map(|_| reconnects.next_pause(None).as_millis())
-        .collect();
+    let pauses = reconnects.pauses(7, &UNREACHABLE, Duration::ZERO);
     assert_eq!(pauses, [100, 200, 400, 800, 1000, 1000, 1000]);
-    for _ in 0..100 {
-        assert_eq!(
-            reconnects.next_pause(Some(RECONNECT_PAUSE)),
-            RECONNECT_PAUSE,
-            "it was ended at once each time"
-        );
-    }
-    let lasted = Some(RECONNECT_PAUSE * 2);
-    let pauses = [lasted, None, lasted].map(|lasted| reconnects.next_pause(lasted).as_millis());
-    assert_eq!(pauses, [100, 200, 100]);
+    // Connections that were ended at once.
+    let pauses = reconnects.pauses(3, &LOST, RECONNECT_PAUSE);
+    assert_eq!(pauses, [1000, 1000, 1000]);
+    let lasted = RECONNECT_PAUSE * 2;
+    assert_eq!(reconnects.pauses(2, &LOST, lasted), [100, 100]);
     reconnects.failures = u32::MAX;
-    assert_eq!(reconnects.next_pause(None), RECONNECT_PAUSE);
+    let pauses = reconnects.pauses(1, &UNREACHABLE, Duration::ZERO);
+    assert_eq!(pauses, [1000]);
+}
+
+#[test]
+fn pause_of_an_agent_that_is_displaced_again_and_again_grows() {
+    // Each of two agents with one name is connected during the pause of the other one.
+    let mut reconnects = Reconnects::default();
+    let mut pauses = Vec::new();
+    let mut lasted = Duration::ZERO;
+    for _ in 0..12 {
+        lasted = reconnects.next_pause(&CLOSED, lasted);
+        pauses.push(lasted.as_millis());
+    }
+    assert_eq!(pauses[..4], [100, 200, 400, 800]);
+    assert_eq!(pauses[8..], [25_600, 30_000, 30_000, 30_000]);
+    assert!(reconnects.is_displaced_again());
+    // The other one was renamed.
+    let stable = RECONNECT_STABLE * 2;
+    assert_eq!(reconnects.pauses(1, &CLOSED, stable), [100]);
+    assert!(!reconnects.is_displaced_again());
 }
 
 /// Notes an interruption. Returns whether it is logged as a warning.
