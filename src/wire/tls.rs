@@ -11,16 +11,20 @@ use super::key_kinds::{
     other_content, other_content_than_key, unusable_kind,
 };
 use crate::limits::HELLO_MAX;
+use ankaios_model::names::excerpt;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{
-    CertificateError, ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig,
-    ServerConnection,
+    CertificateError, ClientConfig, ClientConnection, Connection, DigitallySignedStruct,
+    DistinguishedName, RootCertStore, ServerConfig, ServerConnection, SignatureScheme,
 };
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -31,7 +35,7 @@ pub(crate) const SERVER_NAME: &str = "ank-server";
 const ALPN: &[u8] = b"h2";
 
 /// Certificates or key that cannot be used, or why the other side was refused. Never contains any
-/// text of a certificate or key.
+/// text of a certificate or key, except for the names in a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct TlsError {
@@ -112,7 +116,7 @@ impl ServerTls {
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(mismatch)?
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(Arc::new(NamingVerifier(verifier)))
             .with_single_cert(chain, key)
             .map_err(|error| unusable_key(&error))?;
         config.alpn_protocols = vec![ALPN.to_vec()];
@@ -287,6 +291,80 @@ fn unreadable(error: impl std::fmt::Display) -> String {
     format!("its certificate cannot be read: {error}")
 }
 
+thread_local! {
+    /// The names in the certificate that this thread has refused last.
+    static REFUSED_NAMES: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Verifies the certificates of clients, and keeps the names of a refused one: the error of the
+/// library does not have them, and its session does not keep the certificate.
+#[derive(Debug)]
+struct NamingVerifier(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for NamingVerifier {
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.0.verify_client_cert(end_entity, intermediates, now);
+        if verified.is_err() {
+            REFUSED_NAMES.set(names_in(end_entity));
+        }
+        verified
+    }
+
+    fn offer_client_auth(&self) -> bool {
+        self.0.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.0.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0
+            .verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0
+            .verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+/// The DNS names in a certificate, or else its subject; `None` if it has neither. They are not
+/// verified.
+fn names_in(certificate: &CertificateDer<'_>) -> Option<String> {
+    let names = match peer_certificate(std::slice::from_ref(certificate)) {
+        Ok(certificate) if !certificate.dns_names.is_empty() => certificate.dns_names.join(", "),
+        Ok(_) | Err(_) => {
+            let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+            parsed.subject().to_string()
+        }
+    };
+    if names.is_empty() { None } else { Some(names) }
+}
+
 /// When a certificate expires, in seconds since 1970.
 fn end_of(certificate: &x509_parser::certificate::X509Certificate<'_>) -> u64 {
     let end = certificate.validity().not_after.timestamp();
@@ -388,9 +466,16 @@ impl TlsLink {
             return Ok(None);
         };
         let received = now_or_later(session.read_tls(&mut self.socket))?;
-        session
-            .process_new_packets()
-            .map_err(|error| refused(&error, matches!(**session, Connection::Client(_))))?;
+        if let Err(error) = session.process_new_packets() {
+            let is_client = matches!(**session, Connection::Client(_));
+            let mut why = refused(&error, is_client);
+            // The certificate was verified within this call, on this thread.
+            if !is_client && let Some(names) = REFUSED_NAMES.take() {
+                why.text
+                    .push_str(&format!("; it names '{}'", excerpt(&names)));
+            }
+            return Err(why);
+        }
         Ok(received)
     }
 

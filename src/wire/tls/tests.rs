@@ -309,6 +309,59 @@ fn each_kind_of_bad_certificate_is_refused_with_its_reason() {
     );
 }
 
+/// The reason for which a server ends the handshake with this client.
+fn refusal(server: &PemTexts, client: &PemTexts) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let (accepted, _) = listener.accept().unwrap();
+    accepted.set_nonblocking(true).unwrap();
+    let mut of_server = ServerTls::new(server).unwrap().begin(accepted).unwrap();
+    let mut of_client = ClientTls::new(client).unwrap().begin(stream).unwrap();
+    let end = SystemClock.now() + LIMIT;
+    while SystemClock.now() < end {
+        if let Err(why) = of_server.handshake() {
+            return why.text;
+        }
+        let _ = of_client.handshake(); // The server may have refused it already.
+    }
+    panic!("no end of the handshake");
+}
+
+#[test]
+fn refused_certificate_of_a_client_is_named_to_the_server() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let past = |name: Option<&str>| {
+        ours.sign(|params| {
+            params.not_before = date_time_ymd(2001, 1, 1);
+            params.not_after = date_time_ymd(2002, 1, 1);
+            if let Some(name) = name {
+                params.subject_alt_names = vec![SanType::DnsName(name.try_into().unwrap())];
+            }
+            params.distinguished_name = rcgen::DistinguishedName::new();
+            params
+                .distinguished_name
+                .push(rcgen::DnType::CommonName, "a subject");
+        })
+    };
+    let expired =
+        "the client's certificate has expired (or the clock of this machine is wrong); it names ";
+    let foreign = PemTexts {
+        ca: ours.certificate.pem(),
+        ..theirs.agent("agent_B")
+    };
+    for (client, expected) in [
+        (past(Some("agent_A")), format!("{expired}'agent_A'")),
+        (past(None), format!("{expired}'CN=a subject'")),
+        (
+            foreign,
+            "the client's certificate was not signed by our CA; it names 'agent_B'".to_owned(),
+        ),
+    ] {
+        assert_eq!(refusal(&ours.server(), &client), expected);
+    }
+}
+
 #[test]
 fn a_plain_client_of_a_tls_server_is_cut_off() {
     let authority = Authority::new();
@@ -724,7 +777,7 @@ fn refused_client_reads_the_reason_and_an_orderly_end() {
     drop(tcp);
     assert_eq!(
         served.join().unwrap(),
-        "the client's certificate was not signed by our CA"
+        "the client's certificate was not signed by our CA; it names 'agent_A'"
     );
 }
 
