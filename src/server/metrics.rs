@@ -4,10 +4,12 @@
 //! numbers on request and never waits.
 
 use super::ServerLoop;
+use super::rollouts::Rollouts;
 use super::sessions::ConnectedAgent;
 use super::updates::Modes;
 use ankaios_model::complete_state::WorkloadStates;
 use ankaios_model::execution_state::Phase;
+use ankaios_model::guarded_update::UpdatePhase;
 use ankaios_model::names::Name;
 use ankaios_model::version::VERSION;
 use ankaios_platform::limits::METRICS_WAIT_MAX;
@@ -32,7 +34,18 @@ const UPDATES: Family = Family::counter(
     "ankaios_server_updates_total",
     "Updates of the desired state since the start of the server.",
 );
-
+const GUARDED_OPEN: Family = Family::gauge(
+    "ankaios_server_guarded_updates_open",
+    "Guarded updates whose outcome is still unknown.",
+);
+const GUARDED_ENDED: Family = Family::counter(
+    "ankaios_server_guarded_updates_total",
+    "Guarded updates that have ended since the start of the server, by their last phase.",
+);
+const STATE_STORED: Family = Family::gauge(
+    "ankaios_server_state_stored",
+    "1 if the newest state is stored, 0 if a restart of the server would lose it.",
+);
 const MODE: Family = Family::gauge(
     "ankaios_server_mode",
     "The current mode of the vehicle; the value is always 1.",
@@ -61,6 +74,10 @@ impl ServerLoop {
         let counts = self.updates.counts();
         text.add(&UPDATES, &[("result", "accepted")], counts.accepted);
         text.add(&UPDATES, &[("result", "refused")], counts.refused);
+        add_guarded_updates(&mut text, &self.rollouts);
+        if let Some(is_stored) = self.storage.has_newest() {
+            text.add(&STATE_STORED, &[], u8::from(is_stored));
+        }
         if let Some(modes) = &self.updates.workloads().modes {
             add_modes(&mut text, modes);
         }
@@ -78,6 +95,17 @@ fn add_agents(text: &mut MetricsText, agents: &BTreeMap<Name, ConnectedAgent>, o
     for (name, agent) in agents {
         if let Some(expires) = agent.certificate_expires {
             text.add(&CERTIFICATE, &[("agent", name)], expires);
+        }
+    }
+}
+
+/// Adds the number of open updates, and of ended ones a number for every last phase, be it 0.
+fn add_guarded_updates(text: &mut MetricsText, rollouts: &Rollouts) {
+    text.add(&GUARDED_OPEN, &[], rollouts.open_count());
+    for phase in UpdatePhase::ALL {
+        if !phase.is_open() {
+            let labels = [("phase", phase.as_str())];
+            text.add(&GUARDED_ENDED, &labels, rollouts.ended_count(*phase));
         }
     }
 }

@@ -24,6 +24,13 @@ impl Storage {
         self.start_warning = Some(text);
     }
 
+    /// Returns whether the newest state is stored, or is about to be; `None` without a state
+    /// folder.
+    pub(crate) fn has_newest(&self) -> Option<bool> {
+        let store = self.store.as_ref()?;
+        Some(store.warning().is_none())
+    }
+
     /// Returns whether states are stored.
     pub(crate) fn is_on(&self) -> bool {
         self.store.is_some()

@@ -104,7 +104,12 @@ fn state_that_cannot_be_stored_is_warned_of_until_it_is_stored() {
     let Some(disk) = SmallDisk::mount(&folder, 256) else {
         return;
     };
-    cluster.server_config = format!("state_dir = '{}'", folder.display());
+    let metrics = cluster.folder().join("server.prom");
+    cluster.server_config = format!(
+        "state_dir = '{}'\nmetrics = '{}'\nmetrics_interval = 1",
+        folder.display(),
+        metrics.display()
+    );
     disk.read_only(true);
     cluster.start_all(&["agent_A"]);
     // The start says so.
@@ -136,6 +141,9 @@ fn state_that_cannot_be_stored_is_warned_of_until_it_is_stored() {
         );
         assert!(!text.contains("cannot be stored"), "{text}");
     }
+    wait_until("the metrics show it", || {
+        has_line(&metrics, "ankaios_server_state_stored 0")
+    });
     // Also an update whose response is the only one.
     let (_, warnings) = with_warnings(&cluster, &["--no-wait", "delete", "workload", "applied"]);
     assert_eq!(warnings.len(), 1, "{warnings:?}");
@@ -158,6 +166,15 @@ fn state_that_cannot_be_stored_is_warned_of_until_it_is_stored() {
     for list in lists {
         assert_eq!(with_warnings(&cluster, &["get", list]).1, [""; 0], "{list}");
     }
+    wait_until("the metrics show that it is stored", || {
+        has_line(&metrics, "ankaios_server_state_stored 1")
+    });
+}
+
+/// Returns whether a file has this line.
+fn has_line(path: &Path, line: &str) -> bool {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().any(|one| one == line)
 }
 
 /// The workload `before` runs on an agent whose run folder is a disk of its own; `None` where

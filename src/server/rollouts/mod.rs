@@ -249,6 +249,8 @@ pub(crate) struct Rollouts {
     open: BTreeMap<u64, OpenUpdate>,
     /// The newest ended updates, in the order of their ends.
     ended: VecDeque<EndedUpdate>,
+    /// The number of updates that have ended since the start of the server, by their last phase.
+    ended_by_phase: BTreeMap<&'static str, u64>,
     /// Connected agents.
     agents: BTreeMap<Name, AgentStaging>,
     /// Disconnected agents that have to prepare instances, with the time of the disconnection.
@@ -271,6 +273,17 @@ impl Rollouts {
     /// Sets the `onFailure` of updates whose blocks have none.
     pub(crate) fn set_on_failure(&mut self, on_failure: OnFailure) {
         self.on_failure = on_failure;
+    }
+
+    /// The number of open updates.
+    pub(crate) fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
+    /// The number of updates that have ended in a phase since the start of the server.
+    pub(crate) fn ended_count(&self, phase: UpdatePhase) -> u64 {
+        let count = self.ended_by_phase.get(phase.as_str());
+        count.copied().unwrap_or_default()
     }
 
     /// Returns whether a change has to be stored.
@@ -350,6 +363,7 @@ impl Rollouts {
     /// rollback by a request.
     fn end(&mut self, mut record: UpdateRecord, phase: UpdatePhase, reason: Option<String>) {
         record.phase = phase;
+        *self.ended_by_phase.entry(phase.as_str()).or_default() += 1;
         if reason.is_some() {
             record.reason = reason;
         }

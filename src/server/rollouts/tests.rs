@@ -108,6 +108,19 @@ impl Rig {
         rig
     }
 
+    /// The metrics of guarded updates that are not 0, without the common part of their names.
+    pub(crate) fn numbers(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for line in self.cluster.server.numbers().lines() {
+            if let Some(number) = line.strip_prefix("ankaios_server_guarded_")
+                && !number.ends_with(" 0")
+            {
+                found.push(number.to_owned());
+            }
+        }
+        found
+    }
+
     pub(crate) fn report(&mut self, instance: &InstanceName, phase: Phase) {
         self.report_info(instance, phase, "");
     }

@@ -535,6 +535,8 @@ fn the_metrics_count_agents_states_and_updates() {
         "ankaios_server_agents 2",
         r#"ankaios_server_updates_total{result="accepted"} 1"#,
         r#"ankaios_server_updates_total{result="refused"} 1"#,
+        "ankaios_server_guarded_updates_open 0",
+        r#"ankaios_server_guarded_updates_total{phase="UNDONE"} 0"#,
         r#"ankaios_server_workloads{agent="A",state="Running"} 1"#,
         r#"ankaios_server_workloads{agent="A",state="Pending"} 0"#,
         r#"ankaios_server_workloads{agent="B",state="Pending"} 1"#,
@@ -549,6 +551,8 @@ fn the_metrics_count_agents_states_and_updates() {
         2 * 7
     );
     assert!(!shown.contains("mode"), "there are no modes");
+    let is_stored = "ankaios_server_state_stored";
+    assert!(!shown.contains(is_stored), "there is no state folder");
     rig.cluster.close(rig.agents[0]);
     assert!(
         text(&mut rig)

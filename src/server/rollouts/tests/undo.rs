@@ -72,6 +72,26 @@ fn failed_update_is_rolled_back_and_refused_until_forgotten() {
     assert_eq!(rig.desired(), ["db 2", "web 2"]);
 }
 
+// [utest->swdd~metrics-file~1]
+#[test]
+fn outcomes_of_guarded_updates_are_counted() {
+    let mut rig = Rig::new(&[db("1")]);
+    rig.apply(&[&db("2")]).unwrap();
+    assert_eq!(rig.numbers(), ["updates_open 1"]);
+    rig.report(&db_instance("1"), Phase::Removed);
+    rig.report(&db_instance("2"), Phase::PendingStartingFailed);
+    assert_eq!(rig.numbers(), ["updates_total{phase=\"UNDONE\"} 1"]);
+    rig.apply(&[&db("3")]).unwrap();
+    rig.report(&db_instance("1"), Phase::Removed);
+    rig.report(&db_instance("3"), Phase::Running);
+    rig.wait(HEALTHY);
+    let expected = [
+        "updates_total{phase=\"GOOD\"} 1",
+        "updates_total{phase=\"UNDONE\"} 1",
+    ];
+    assert_eq!(rig.numbers(), expected);
+}
+
 #[test]
 fn a_dependent_that_the_update_does_not_touch_fails_it() {
     let mut rig = Rig::new(&[
