@@ -64,6 +64,28 @@ fn held_start(cluster: &Cluster, name: &str) -> u64 {
     u64::try_from(held).expect("it fits").saturating_sub(1)
 }
 
+#[test]
+fn start_after_a_server_restart_begins_with_its_first_report() {
+    let mut cluster = Cluster::prepare();
+    cluster.server_config = format!("state_dir = '{}'", cluster.folder().join("state").display());
+    cluster.start_all(&["agent_A"]);
+    cluster.run(&[workload("web", "run").restart("ON_FAILURE")]);
+    cluster.kill_server();
+    cluster.start_server(&[]);
+    cluster.wait_for_agents(&["agent_A"]);
+    cluster.wait_for_state("web", "Running(Ok)");
+    cluster.engine.finish("web", 1);
+    let web = cluster.wait_for("it was started again", || {
+        let web = blamed(&cluster, "web");
+        web["totalMs"].is_u64().then_some(web)
+    });
+    assert_eq!(number(&web, "starts"), 2, "{web}");
+    let waiting = web["waitingAtMs"].as_u64();
+    let begin = waiting.unwrap_or_else(|| number(&web, "startingAtMs"));
+    let end = begin + number(&web, "totalMs");
+    assert_eq!(end, number(&web, "runningAtMs"), "{web}");
+}
+
 // [stest->swdd~server-keeps-start-times~1]
 // [stest->swdd~cli-shows-start-times~1]
 #[test]

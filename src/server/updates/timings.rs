@@ -39,8 +39,11 @@ struct StartTimes {
     started: Option<StartMoment>,
     running: Option<StartMoment>,
     ended: Option<StartMoment>,
+    /// Starts that were reported, or that must have been before the first report of a run.
     starts: u32,
     prepared: Option<PrepareLevel>,
+    /// Whether an older instance of the same name may still be reported, until it is removed.
+    has_predecessor: bool,
 }
 
 impl Default for Timings {
@@ -60,6 +63,7 @@ impl Timings {
     pub(crate) fn accept(&mut self, instance: &InstanceName, now: Instant) {
         let times = StartTimes {
             desired: Some(self.moment(now)),
+            has_predecessor: self.instances.contains_key(instance),
             ..StartTimes::default()
         };
         self.instances.insert(instance.clone(), times);
@@ -182,8 +186,14 @@ impl StartTimes {
         }
     }
 
-    /// Begins another start of the instance.
+    /// Begins another start of the instance. A run whose start was not reported counts as well: it
+    /// was started before this server, so the new start does not begin with the acceptance.
     fn restart(&mut self) {
+        let has_run = self.running.is_some() || self.ended.is_some();
+        let is_own = !self.has_predecessor;
+        if has_run && self.starting.is_none() && is_own {
+            self.starts = self.starts.saturating_add(1);
+        }
         *self = Self {
             desired: self.desired,
             starts: self.starts,
@@ -360,6 +370,15 @@ mod tests {
                 "desired=1 starting=6 starts=2",
             ),
             (&[(Removed, ""), waits], "desired=1 waiting=3"),
+            // It ran before this server was started.
+            (
+                &[runs, fails, starts, runs],
+                "desired=1 running=5 starting=4 starts=2",
+            ),
+            (
+                &[runs, (Removed, ""), starts],
+                "desired=1 starting=4 starts=2",
+            ),
         ] {
             assert_eq!(after(reports), expected, "{reports:?}");
         }
@@ -451,18 +470,23 @@ workloads:
                 r#"{{"timings":{{"instances":{{"B":{{"late":{{"{id}":{{"desired":0}}}}}}}},"now":200}}}}"#
             )
         );
-        // The same instance in another revision is a new start.
+        // The same instance in another revision is a new start. Late reports are about the old one.
         let tags = "{desiredState: {apiVersion: v1, workloads: {w: {tags: {a: b}}}}}";
         cluster
             .update(tags, &["desiredState.workloads.w.tags"])
             .unwrap();
         assert_eq!(cluster.read(&masks), times(r#""desired":200"#));
-        for phase in [StoppingRequestedAtRuntime, Removed, PendingStarting] {
+        for phase in [
+            Running,
+            StoppingRequestedAtRuntime,
+            Removed,
+            PendingStarting,
+        ] {
             report(&mut cluster, phase);
         }
         assert_eq!(
             cluster.read(&masks),
-            times(r#""desired":200,"starting":500,"starts":1"#)
+            times(r#""desired":200,"starting":600,"starts":1"#)
         );
         cluster
             .update(
