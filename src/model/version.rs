@@ -14,9 +14,14 @@ pub static SHOWN_VERSION: LazyLock<String> = LazyLock::new(|| shown(option_env!(
 
 fn shown(commit: Option<&str>) -> String {
     match commit {
-        None | Some("") => format!("{VERSION} (ankaios-lite)"),
+        None | Some("") => shown_of_peer(VERSION),
         Some(commit) => format!("{VERSION} (ankaios-lite {commit})"),
     }
+}
+
+/// The version of another program of ours, as people see it.
+pub fn shown_of_peer(version: &str) -> String {
+    format!("{version} (ankaios-lite)")
 }
 
 /// The current version of manifests and states.

@@ -19,7 +19,7 @@ use ankaios_model::messages::{
 };
 use ankaios_model::names::{Name, excerpt};
 use ankaios_model::node::Node;
-use ankaios_model::version::SHOWN_VERSION;
+use ankaios_model::version::{SHOWN_VERSION, shown_of_peer};
 use ankaios_platform::logging::log_source;
 use ankaios_wire::limits::REQUEST_ID_MAX;
 use ankaios_wire::peer::{MessagePermits, PeerId};
@@ -538,8 +538,13 @@ impl ServerLoop {
         for (name, agent) in self.sessions.agents() {
             let since_1970 = agent.connected_at.duration_since(UNIX_EPOCH);
             let connected_at = since_1970.unwrap_or_default().as_secs();
+            // Agents of Eclipse Ankaios have the same API level, and none of our capabilities.
+            let mut version = agent.version.clone();
+            if agent.capabilities.prepares && !version.is_empty() {
+                version = shown_of_peer(&version);
+            }
             let mut fields = vec![
-                ("version", Node::text(agent.version.as_str())),
+                ("version", Node::text(version)),
                 ("connectedAt", Node::Number(connected_at)),
             ];
             if !agent.engine.is_empty() {

@@ -603,3 +603,28 @@ fn older_connection_announced_late_does_not_replace_the_newer() {
     assert!(cluster.is_closed(PeerId(newer.0 - 1)) && reader.ended());
     assert_eq!(cluster.server.sessions.of_agent("agent_A"), Some(newer));
 }
+
+// [utest->swdd~server-reports-programs~1]
+#[test]
+fn version_of_an_agent_of_ours_names_its_implementation() {
+    let mut cluster = Cluster::default();
+    let of_ours = AgentCapabilities {
+        prepares: true,
+        ..AgentCapabilities::default()
+    };
+    for (agent, version, capabilities) in [
+        ("ours", "1.1.0", of_ours),
+        ("silent", "", of_ours),
+        ("theirs", "1.1.0", AgentCapabilities::default()),
+    ] {
+        cluster.open(PeerHello::Agent(AgentHello {
+            agent: agent.to_owned(),
+            version: version.to_owned(),
+            capabilities,
+            ..AgentHello::default()
+        }));
+    }
+    let shown = cluster.read(&["programs.agents.*.version"]);
+    let expected = r#"{"programs":{"agents":{"ours":{"version":"1.1.0 (ankaios-lite)"},"silent":{"version":""},"theirs":{"version":"1.1.0"}}}}"#;
+    assert_eq!(shown, expected);
+}
