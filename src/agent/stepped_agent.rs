@@ -141,6 +141,7 @@ impl SteppedLoops {
         self.calls.lock().expect("no thread panics with it")
     }
 
+    /// When a loop has something to do without an event.
     fn due(&self) -> Option<Instant> {
         let loops = self.loops.borrow();
         loops

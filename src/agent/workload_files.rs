@@ -31,6 +31,7 @@ pub struct WorkloadFileError {
 }
 
 impl WorkloadFileError {
+    /// The error for a file with a wrong definition.
     fn invalid(what: &'static str, file: &File, reason: impl ToString) -> Self {
         let mount_point = file.mount_point.escape_debug().to_string();
         Self {
@@ -41,6 +42,7 @@ impl WorkloadFileError {
         }
     }
 
+    /// The error for a file that the system cannot write.
     fn io(what: &'static str, file: &File, error: io::Error) -> Self {
         Self {
             what,

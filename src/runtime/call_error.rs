@@ -136,6 +136,7 @@ fn unknown_option(message: &str) -> Option<ErrorMeaning> {
     Some(ErrorMeaning::UnknownOption)
 }
 
+/// The meaning of an error output, by words that both engines use.
 fn meaning_for_container(text: &str) -> ErrorMeaning {
     let text = text.to_ascii_lowercase();
     if text.contains("no such container") {

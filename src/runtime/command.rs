@@ -192,6 +192,7 @@ pub(crate) fn quoted(program: &str, arguments: &[impl AsRef<str>]) -> String {
     format!("'{command}'")
 }
 
+/// The error for a program that cannot be started.
 fn not_started(error: &io::Error, program: &str, call: String) -> RuntimeError {
     let text = format!("Error: '{program}' cannot be started: {error}");
     let not_started = CallError::in_call(text, call);
@@ -224,6 +225,7 @@ fn failure(
     })
 }
 
+/// The error for a program that did not end in time.
 fn timed_out(limit: Duration, error_output: &str, call: String) -> RuntimeError {
     // The output is joined to the line of our text, since a separate line could be taken for the
     // cause.

@@ -72,6 +72,7 @@ impl EngineArguments for ContainerConfig {
         verb: &[&str],
         new: &NewContainer,
     ) -> Result<MaskedArguments, RuntimeError> {
+        // First our name and pid file, which options of the user may replace.
         // [impl->swdd~podman-create-workload-sets-optionally-container-name~1]
         let mut arguments = self.call(verb).plain(&["--name", &new.instance.short()]);
         if let Some(path) = &new.pid_file
@@ -80,6 +81,7 @@ impl EngineArguments for ContainerConfig {
             arguments = arguments.plain(&[format!("--pidfile={path}")]);
         }
         arguments = arguments.options(&self.command_options);
+        // Then our mounts and labels, which they cannot replace.
         let mut own = Vec::new();
         // [impl->swdd~podman-create-workload-mounts-fifo-files~1]
         if let Some(folder) = &new.control_interface {

@@ -138,6 +138,7 @@ impl EngineChildren {
         Some(ChildRecord { path, token })
     }
 
+    /// Writes the file of a record.
     fn write_record(&self, path: &Path, program: &str) -> io::Result<()> {
         let mut options = fs::OpenOptions::new();
         options.append(true).create(true).mode(0o600);
@@ -289,6 +290,7 @@ mod tests {
 
     const PROGRAM: &str = "sleep";
 
+    /// Starts a program, with the token of a record in its environment.
     fn start(record: Option<&ChildRecord>) -> Child {
         let mut command = Command::new(PROGRAM);
         command.arg("600").process_group(0).stdin(Stdio::null());

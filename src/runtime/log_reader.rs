@@ -237,6 +237,7 @@ impl Lines {
         }
     }
 
+    /// Adds the line that was incomplete until now.
     fn end_line(&mut self, lines: &mut Vec<String>) {
         let bytes = std::mem::take(&mut self.partial);
         self.skipped = 0;

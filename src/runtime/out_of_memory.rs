@@ -140,6 +140,7 @@ fn group_of_container(container: &Value, top: &Path) -> Option<PathBuf> {
     folder_of_id(&id, top)
 }
 
+/// The folder of a control group with this path, if it counts kills.
 fn folder_of_path(path: &str, top: &Path) -> Option<PathBuf> {
     let relative = path.trim_start_matches('/');
     for mount in MOUNTS {
@@ -151,6 +152,7 @@ fn folder_of_path(path: &str, top: &Path) -> Option<PathBuf> {
     None
 }
 
+/// The folder of the control group of a container, at one of the usual paths.
 fn folder_of_id(id: &ContainerId, top: &Path) -> Option<PathBuf> {
     for group in GROUPS {
         let folder = folder_of_path(&group.replace("ID", &id.0), top);
@@ -180,6 +182,7 @@ fn kills(folder: &Path) -> u64 {
     0
 }
 
+/// The limit of a control group in bytes; `None` if there is none.
 fn limit(folder: &Path) -> Option<u64> {
     for file in LIMITS {
         let Ok(text) = fs::read_to_string(folder.join(file)) else {

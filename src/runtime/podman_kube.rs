@@ -164,6 +164,7 @@ impl PodmanKubeConnector {
         Ok(())
     }
 
+    /// Forgets all that is kept of the instance.
     // [impl->swdd~podman-kube-delete-removes-volumes~1]
     fn forget(&self, instance: &InstanceName) {
         // The configuration goes last: until then a crashed agent finds the workload again.
@@ -229,6 +230,7 @@ impl PodmanKubeConnector {
 
     // ------------------------------------------------------------------- pods
 
+    /// All pods of the engine.
     fn existing_pods(&self, cancel: Cancel<'_>) -> Result<Vec<ExistingPod>, RuntimeError> {
         let arguments = ["pod", "ls", "--no-trunc", "--format={{.Id}} {{.Name}}"];
         let text = self.cli.call(arguments).run(cancel)?.into_text()?;
@@ -512,6 +514,7 @@ fn instance_of(id: &ContainerId) -> Result<InstanceName, RuntimeError> {
 }
 
 impl RuntimeConnector for PodmanKubeConnector {
+    /// Plays the manifest. If that fails, removes the pods that the play has made.
     fn create(
         &mut self,
         new: &NewContainer,
@@ -602,6 +605,7 @@ impl RuntimeConnector for PodmanKubeConnector {
         )))
     }
 
+    /// Stops and removes the pods, then forgets the instance.
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         let instance = instance_of(id)?;
         self.remove_left_over(&instance.workload, None)?;
@@ -661,6 +665,7 @@ impl RuntimeConnector for PodmanKubeConnector {
         })
     }
 
+    /// Inspects the containers that were killed, if there are any.
     // [impl->swdd~agent-reports-kills-out-of-memory~1]
     fn out_of_memory(
         &mut self,
@@ -685,6 +690,7 @@ impl RuntimeConnector for PodmanKubeConnector {
         Ok(out_of_memory::in_inspected(&text, has_file, Path::new("/")))
     }
 
+    /// An instance may have pods while its configuration is kept.
     fn find(
         &mut self,
         instance: &InstanceName,
@@ -960,6 +966,7 @@ fn unknown() -> ExecutionState {
     ExecutionState::with_info(Phase::FailedUnknown, "unknown container state")
 }
 
+/// The state of one container for [`combined_state`], without words of podman.
 // [impl->swdd~podman-kube-state-getter-maps-state~2]
 fn pod_container_state(container: &EngineContainer) -> ExecutionState {
     let state = container.execution_state();
@@ -1029,6 +1036,7 @@ pub fn pod_documents(manifest: &str) -> Vec<PodDocument> {
     documents.iter_mut().filter_map(pod_document).collect()
 }
 
+/// Reads a document; `None` if it has no kind or name.
 fn pod_document(document: &mut Value) -> Option<PodDocument> {
     Some(PodDocument {
         text: serde_yaml::to_string(document).ok()?,
@@ -1183,6 +1191,7 @@ fn value(node: &Yaml) -> Value {
     }
 }
 
+/// Finds the document that makes the pod called `pod`.
 fn find_pod<'a>(documents: &'a mut [Value], pod: &str) -> Result<&'a mut Value, String> {
     for document in documents {
         let kind = document.get("kind").and_then(Value::as_str);
@@ -1213,6 +1222,7 @@ fn pod_spec(document: &mut Value) -> Option<&mut Value> {
     spec.get_mut("template")?.get_mut("spec")
 }
 
+/// Mounts the control interface into the container called `name`.
 fn add_mount(containers: &mut [Value], name: &str) -> Result<(), String> {
     for container in containers {
         let its_name = container.get("name").and_then(Value::as_str);

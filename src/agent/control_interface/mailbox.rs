@@ -74,6 +74,7 @@ enum RequestKind {
 }
 
 impl RequestKind {
+    /// The kind of a request with this content.
     fn of(content: &RequestContent) -> Self {
         match content {
             RequestContent::Logs(_) => Self::Subscribe(ControlSubscription::Logs),

@@ -151,6 +151,7 @@ impl SlotRequest {
 }
 
 impl Drop for SlotRequest {
+    /// Gives the slot back, or ends the wait for it.
     fn drop(&mut self) {
         let mut queues = self.queues.lock();
         let queue = queues.queue_mut(self.of);

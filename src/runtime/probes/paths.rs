@@ -198,6 +198,7 @@ impl PathProbes {
         abandoned.min(PATH_THREADS)
     }
 
+    /// Starts a thread that probes paths until their owner is dropped.
     fn start_thread(&self) -> std::io::Result<()> {
         let probes = self.probes.receiver.clone();
         let results = self.results.sender.clone();
@@ -231,6 +232,7 @@ pub fn node() -> ProbePath {
     })
 }
 
+/// The facts about an entry, by which a change of it is noticed.
 fn facts(found: &fs::Metadata) -> PathFacts {
     let kind = found.file_type();
     let mut facts = PathFacts {

@@ -94,6 +94,7 @@ impl Prober {
         self.waiting.lock().is_none()
     }
 
+    /// Sends a command, and wakes the thread.
     fn send(&self, command: ProberCommand) {
         if self.has_thread() {
             let _ = self.commands.send(command); // It fails only when the program ends.
@@ -161,6 +162,7 @@ enum Source {
 }
 
 impl<C: Clock> ProberLoop<C> {
+    /// Probes until the owner is gone.
     fn run(mut self) {
         loop {
             // First take results and notifications of sockets.
@@ -227,6 +229,7 @@ impl<C: Clock> ProberLoop<C> {
         Timespec::try_from(left).ok()
     }
 
+    /// Reads some notifications of the workload with this order.
     fn read_notifications(&mut self, key: u64) {
         let Some(socket) = self.notify_socket(key) else {
             return;

@@ -324,6 +324,7 @@ fn failure(errno: Errno) -> Outcome {
     Outcome::fails(text(errno))
 }
 
+/// The reason of a failure, in a few words.
 fn text(errno: Errno) -> String {
     match errno {
         Errno::CONNREFUSED => "refused".to_owned(),
@@ -525,6 +526,7 @@ impl Commands {
         }
     }
 
+    /// Queues the command of an order, and starts it if there is a slot.
     fn begin(&mut self, order: &ProbeOrder, command: &[String]) {
         self.queue.push_back(QueuedCommand {
             key: order.key,
@@ -594,6 +596,7 @@ impl Commands {
         }
     }
 
+    /// Takes the results of ended commands, and starts queued ones.
     fn take_ended(&mut self) -> Vec<EndedProbe> {
         let mut ended = Vec::new();
         for command in self.ended.try_iter() {

@@ -167,6 +167,7 @@ pub fn has_line(message: &[u8], line: &str) -> bool {
 }
 
 impl ProbeEntry {
+    /// Notes that a probe begins, and when its result would be too late.
     fn begin(&mut self, now: Instant) {
         self.next = None;
         self.began = now;
@@ -201,6 +202,7 @@ impl ProbeEntry {
         }
     }
 
+    /// Plans the next probe, or for a watchdog the end of its time limit.
     fn plan_next(&mut self, now: Instant) {
         self.next = None;
         self.overdue = None;

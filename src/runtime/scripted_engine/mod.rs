@@ -71,6 +71,7 @@ impl ScriptedEngine {
             .0
     }
 
+    /// The command line of this engine, as the code under test uses it.
     pub(crate) fn cli(&self, read_meaning: ReadMeaning) -> EngineCli {
         EngineCli::new(
             self.path()
