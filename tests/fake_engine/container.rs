@@ -263,7 +263,7 @@ pub fn kill(store: &Store, id: &str) -> Result<(), (i32, String)> {
     signal(&container, Signal::KILL);
     let begin = Instant::now();
     while runs(store, id) && !store.is_gone() {
-        if begin.elapsed() > Duration::from_secs(10) {
+        if begin.elapsed() > LIFETIME_MAX {
             return Err((125, format!("the end of container {id} was not recorded")));
         }
         pause();

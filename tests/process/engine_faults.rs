@@ -49,10 +49,12 @@ fn hanging_run_shows_its_age_and_is_cancelled_by_a_delete() {
 #[test]
 fn hanging_stop_delays_nobody() {
     let cluster = Cluster::start(&["agent_A"]);
-    cluster.run(&[workload("w1", "run"), workload("w2", "run")]);
+    // It may take an hour to stop, as long as this test may.
+    let w1 = workload("w1", "run").config("commandOptions: [--stop-timeout=3600]");
+    cluster.run(&[w1, workload("w2", "run")]);
     cluster
         .engine
-        .script(&json!([{ "command": "stop", "workload": "w1", "times": 1, "hang": true }]));
+        .script(&json!([{ "command": "stop", "workload": "w1", "hold": "stop" }]));
     cluster.delete("w1");
     wait_until("podman stop hangs", || {
         cluster.engine.hanging_calls_of("stop").len() == 1
@@ -65,9 +67,24 @@ fn hanging_stop_delays_nobody() {
         cluster.workload("w1").map(|row| row.state).as_deref(),
         Some("Stopping(RequestedAtRuntime)")
     );
-    // The limit of a stop is the container's own 10 s and 10 s more; then it is tried again.
+    cluster.engine.release("stop");
     cluster.wait_until_gone("w1");
     assert!(cluster.engine.containers_of("w1").is_empty());
+}
+
+/// The limit is the container's own 10 s and 10 s more.
+#[test]
+fn stop_that_hangs_is_ended_at_its_limit_and_repeated() {
+    let cluster = Cluster::start(&["agent_A"]);
+    cluster.run(&[workload("w1", "run")]);
+    cluster
+        .engine
+        .script(&json!([{ "command": "stop", "workload": "w1", "times": 1, "hang": true }]));
+    cluster.remove("w1");
+    assert!(cluster.engine.containers_of("w1").is_empty());
+    let stops = cluster.engine.calls_of("stop", "");
+    assert!(stops.len() >= 2, "{stops:?}");
+    assert_eq!(stops[0].exit, None, "it was ended");
 }
 
 #[test]
@@ -155,6 +172,7 @@ fn agent_without_podman_finds_containers_when_it_is_back() {
 #[test]
 fn hundred_megabytes_from_the_engine_are_not_kept() {
     let mut cluster = Cluster::start(&["agent_A"]);
+    let recorder = Recorder::start(&cluster);
     cluster.run(&[workload("calm", "run")]);
     cluster.engine.script(&json!([
         { "command": "run", "workload": "noisy", "times": 1, "exit": 125, "stderr_bytes": 100_000_000 },
@@ -162,13 +180,15 @@ fn hundred_megabytes_from_the_engine_are_not_kept() {
         { "command": "ps", "times": 2, "stdout_bytes": 100_000_000 },
     ]));
     cluster.apply(&manifest(&[workload("noisy", "run")]));
-    let row = cluster.wait_for_row("noisy", "is retried", |row| row.info.starts_with("Retry "));
-    assert!(
-        row.info.len() < 10_000,
-        "the text of the engine is cut: {} bytes",
-        row.info.len()
-    );
     cluster.wait_until_run(&["noisy", "calm"]);
+    recorder.states_until("noisy", "Running(Ok)");
+    let mut retries = recorder.changes();
+    retries.retain(|change| change.workload == "noisy" && change.info.starts_with("Retry "));
+    let longest = retries.iter().map(|change| change.info.len()).max();
+    assert!(
+        longest.is_some_and(|longest| longest < 10_000),
+        "the text of the engine is cut: {longest:?} bytes"
+    );
     assert_eq!(cluster.engine.calls_of("run", "calm.").len(), 1);
     let peak = memory_peak_kib(cluster.agent("agent_A").pid());
     assert!(peak < 100_000, "the agent took {peak} KiB");
@@ -210,10 +230,10 @@ fn hanging_first_listing_ends_after_its_limit() {
         .engine
         .script(&json!([{ "command": "ps", "times": 1, "hang": true }]));
     cluster.start_with_manifest(&manifest(&[workload("w1", "run")]));
-    wait_until("podman ps hangs", || {
-        cluster.engine.hanging_calls_of("ps").len() == 1
+    let listing = cluster.wait_for("podman ps hangs", || {
+        let calls = cluster.engine.hanging_calls_of("ps");
+        calls.first().map(|pid| Identity::of(*pid))
     });
-    let listing = Identity::of(cluster.engine.hanging_calls_of("ps")[0]);
     cluster.wait_for_state("w1", "Running(Ok)");
     wait_until("the hanging listing is ended", || !listing.is_alive());
     assert_eq!(cluster.engine.containers_of("w1").len(), 1);

@@ -22,11 +22,13 @@ fn created_workload_goes_through_the_documented_states() {
         recorder.states_until("w1", "Running(Ok)"),
         ["Pending(Starting)", "Running(Ok)"]
     );
-    let infos: Vec<String> = recorder
+    let mut infos: Vec<String> = recorder
         .changes()
         .into_iter()
         .map(|change| change.info)
         .collect();
+    // On a busy machine it is said how long the create has been running.
+    infos.retain(|info| !info.contains("The create has been running for"));
     assert_eq!(infos, ["Triggered at runtime.", ""]);
 }
 
@@ -77,15 +79,12 @@ fn description_has_the_last_results_of_checks() {
     assert!(described().contains(alive), "{}", described());
     std::fs::write(&file, "").expect("own folder is writable");
     cluster.wait_for_state("w1", "Running(Ok)");
-    let running = described();
-    assert!(
-        running.contains("alive: file / every 500ms, passes"),
-        "{running}"
-    );
-    assert!(
-        running.contains(&format!("{ready}answered, attempt ")),
-        "{running}"
-    );
+    cluster.wait_for("results of both checks are described", || {
+        let running = described();
+        let alive_passes = running.contains("alive: file / every 500ms, passes");
+        let is_ready = running.contains(&format!("{ready}answered, attempt "));
+        (alive_passes && is_ready).then_some(())
+    });
 }
 
 // [itest->swdd~agent-workload-control-loop-executes-update~2]
@@ -115,15 +114,13 @@ fn update_replaces_the_container() {
             "Running(Ok)"
         ]
     );
-    let ids: Vec<String> = recorder
+    let mut ids: Vec<String> = recorder
         .changes()
         .into_iter()
         .map(|change| change.id)
         .collect();
-    assert!(
-        ids[0] == ids[1] && ids[2] == ids[3] && ids[1] != ids[2],
-        "old, old, new, new: {ids:?}"
-    );
+    ids.dedup();
+    assert_eq!(ids.len(), 2, "first the old one, then the new one: {ids:?}");
 }
 
 #[test]
@@ -358,7 +355,9 @@ fn unknown_runtime_is_final_and_a_change_of_the_runtime_helps() {
     cluster.run(&[workload("w1", "run")]);
     cluster.apply(&manifest(&[workload("w1", "run").runtime("rocket")]));
     cluster.wait_for_state("w1", "Pending(StartingFailed)");
-    assert!(cluster.engine.containers_of("w1").is_empty());
+    wait_until("the old one is removed", || {
+        cluster.engine.containers_of("w1").is_empty()
+    });
 }
 
 #[test]
@@ -366,9 +365,10 @@ fn moved_workload_leaves_the_old_agent() {
     let cluster = Cluster::start(&["agent_A", "agent_B"]);
     cluster.run(&[workload("w1", "run")]);
     cluster.apply(&manifest(&[workload("w1", "run").on("agent_B")]));
-    cluster.wait_for_row("w1", "runs on the new agent", |row| {
-        row.agent == "agent_B" && row.state == "Running(Ok)"
+    cluster.wait_for("only the one of the new agent is left, and runs", || {
+        let rows = cluster.workloads();
+        let is_moved = rows.len() == 1 && rows[0].agent == "agent_B";
+        (is_moved && rows[0].state == "Running(Ok)").then_some(())
     });
-    assert_eq!(cluster.workloads().len(), 1);
     assert_eq!(cluster.engine.containers_of("w1").len(), 1);
 }

@@ -5,7 +5,7 @@
 
 use crate::support::control_client::{ControlClient, folder, tree};
 use crate::support::manifest::Workload;
-use crate::support::{Cluster, Output, Recorder, manifest, workload};
+use crate::support::{Cluster, Output, Recorder, manifest, wait_until, workload};
 use ankaios_lite::model::messages::ResponseContent;
 use ankaios_lite::model::node::Node;
 use ankaios_lite::model::refusal::ErrorResponse;
@@ -134,7 +134,10 @@ fn prune_in_a_guarded_update_that_fails_is_rolled_back() {
     assert_eq!(output.code, 5, "{}{}", output.stdout, output.stderr);
     assert_eq!(desired(&cluster), before);
     cluster.wait_for_all(2, "Running(Ok)");
-    assert_eq!(cluster.engine.containers_of("web")[0]["Image"], "run");
+    wait_until("only the old one of 'web' is left", || {
+        let containers = cluster.engine.containers_of("web");
+        containers.len() == 1 && containers[0]["Image"] == "run"
+    });
 }
 
 #[test]

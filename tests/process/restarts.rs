@@ -5,7 +5,7 @@
 use super::prepare::NO_REPAIR;
 use crate::support::manifest::Workload;
 use crate::support::process::{exit_code, is_alive, send_signal, thread_names};
-use crate::support::{Cluster, LIMIT, Recorder, manifest, wait_until, workload};
+use crate::support::{Cluster, LIMIT, Recorder, manifest, poll, wait_until, workload};
 use rustix::process::Signal;
 use serde_json::json;
 use std::fs;
@@ -279,7 +279,13 @@ fn second_agent_of_a_name_takes_over_from_the_first() {
     cluster.run(&[workload("w1", "run")]);
     cluster.agent("agent_A").signal(Signal::STOP);
     let mut first = cluster.agents.remove("agent_A").expect("started");
+    // As on another node: beside the first one, in its folder, it would end.
+    let elsewhere = cluster.folder().join("elsewhere");
+    fs::create_dir(&elsewhere).expect("own folder is writable");
+    cluster.agent_run_folder = Some(elsewhere);
     cluster.start_agent("agent_A");
+    // Its own log shows that; the states are those of the first one still.
+    cluster.wait_for_agents(&["agent_A"]);
     wait_until("the second is at work", || {
         cluster.agents["agent_A"].stderr().contains("server hello")
     });
@@ -299,12 +305,14 @@ fn every_thread_has_a_name() {
         ("ank-server", cluster.server().pid()),
         ("ank-agent", cluster.agent("agent_A").pid()),
     ] {
-        let names = thread_names(pid);
-        assert_eq!(
-            names.iter().filter(|name| *name == program).count(),
-            1,
-            "{names:?}"
-        );
+        let mut names = Vec::new();
+        // A thread has the name of its program until it gives itself its own.
+        let is_named = poll(LIMIT, || {
+            names = thread_names(pid);
+            let unnamed = names.iter().filter(|name| *name == program).count();
+            (unnamed == 1).then_some(())
+        });
+        assert!(is_named.is_some(), "{names:?}");
     }
 }
 
@@ -316,6 +324,10 @@ fn removed_is_not_lost_when_the_server_was_away() {
         .engine
         .script(&json!([{ "command": "stop", "hold": "stop" }]));
     cluster.delete("w1");
+    // Before, the agent does not always know of the delete.
+    wait_until("the agent stops it", || {
+        !cluster.engine.hanging_calls_of("stop").is_empty()
+    });
     cluster.kill_server();
     cluster.engine.release("stop");
     wait_until("the container is gone", || {

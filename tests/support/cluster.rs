@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -22,6 +22,9 @@ use super::{LIMIT, poll, scratch};
 
 /// Longest run of one `ank` command. It may wait for its server, and then for workloads.
 const COMMAND_LIMIT: Duration = Duration::from_secs(2 * LIMIT.as_secs());
+
+/// Logged by an agent that has received something from its server.
+const CONNECTED: &str = "Connected to the server.";
 
 /// Lines for each `ank.conf`. A response of the server may take as long as anything in tests.
 pub fn ank_config() -> String {
@@ -69,6 +72,8 @@ pub struct Cluster {
     pub certificates: Option<PathBuf>,
     /// The URL of the server for agents started later, if not its own address.
     pub agent_url: Option<String>,
+    /// The run folder of agents started later, if not that of the cluster.
+    pub agent_run_folder: Option<PathBuf>,
     /// Words before the command of a program, for example for limits.
     wrappers: BTreeMap<String, Vec<PathBuf>>,
     /// Unix domain socket that all programs use instead of the port.
@@ -101,6 +106,7 @@ impl Cluster {
             server_config: String::new(),
             certificates: None,
             agent_url: None,
+            agent_run_folder: None,
             wrappers: BTreeMap::new(),
             socket: None,
             programs: BTreeMap::new(),
@@ -322,7 +328,7 @@ impl Cluster {
             .args(["--name", name, "--server-url", &url, "--agent-config"])
             .arg(config)
             .arg("--run-folder")
-            .arg(self.run_folder())
+            .arg(self.agent_run_folder.clone().unwrap_or(self.run_folder()))
             .env("FAKE_ENGINE_DIR", self.engine.state())
             .env("ANKAIOS_TEST_PATIENCE", LIMIT.as_secs().to_string())
             // Only the engine: a test that takes it away must not meet the podman of the machine.
@@ -346,13 +352,16 @@ impl Cluster {
             .kill();
     }
 
+    /// Waits until these agents have a connection. Each must say so itself: the server may still have
+    /// that of an earlier process.
     pub fn wait_for_agents(&self, names: &[&str]) {
         self.wait_for(&format!("agents {names:?} are connected"), || {
             for name in names {
-                assert!(
-                    is_alive(self.agents[*name].pid()),
-                    "agent '{name}' ended by itself"
-                );
+                let agent = &self.agents[*name];
+                assert!(is_alive(agent.pid()), "agent '{name}' ended by itself");
+                if !agent.stderr().contains(CONNECTED) {
+                    return None;
+                }
             }
             let table = self.ank(&["get", "agents"]).stdout;
             let mut shown = Vec::new();
@@ -498,9 +507,15 @@ impl Cluster {
         table::workloads(&self.ank(&["get", "workloads"]).stdout)
     }
 
-    /// The row of a workload that has one instance.
+    /// The row of a workload that has one instance. `None` during an update: the row of the old
+    /// instance must not be taken for that of the new one.
     pub fn workload(&self, name: &str) -> Option<Row> {
-        self.workloads().into_iter().find(|row| row.name == name)
+        let mut rows = self.workloads();
+        rows.retain(|row| row.name == name);
+        if rows.len() != 1 {
+            return None;
+        }
+        rows.pop()
     }
 
     /// Waits until the only instance of `name` is in `state`, for example `Running(Ok)`.
@@ -573,7 +588,9 @@ impl Cluster {
 
 #[allow(clippy::print_stderr)]
 fn print_end_of_log(name: &str, process: &Process) {
-    let log = process.stderr();
+    // With the output of earlier processes of the same name.
+    let log = fs::read(process.stderr_file()).unwrap_or_default();
+    let log = String::from_utf8_lossy(&log).into_owned();
     let lines: Vec<&str> = log.lines().collect();
     let end = &lines[lines.len().saturating_sub(150)..];
     eprintln!("--- {name}\n{}", end.join("\n"));
@@ -599,20 +616,66 @@ impl Drop for Cluster {
     }
 }
 
-/// A port without a listener now; each call in a process returns another one. Another process may
-/// take the port meanwhile, and then its user has to try again.
+/// A port without a listener that no other test uses: a server that is started again later finds it
+/// free. Each process has hundreds of ports of its own.
 pub fn free_port() -> u16 {
-    // Below the ports that the kernel chooses for connections.
-    const FIRST: u32 = 20_000;
-    const COUNT: u32 = 12_000;
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let begin = std::process::id().wrapping_mul(97);
-    for _ in 0..100 {
-        let number = begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
-        let port = u16::try_from(FIRST + number).expect("ports are below 32,000");
+    static PORTS: Mutex<OwnPorts> = Mutex::new(OwnPorts::NONE);
+    let mut ports = PORTS.lock().expect("it is not poisoned");
+    loop {
+        let port = ports.take();
+        // Programs that are no tests have ports, too.
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }
     }
-    panic!("loopback has no free port");
+}
+
+/// The first port of tests. All are below those that the kernel chooses for connections.
+const FIRST_PORT: u16 = 20_000;
+const PORTS_OF_LOCK: u16 = 100;
+const PORT_LOCKS: u16 = 120;
+
+/// The ports that this process has, by locks of files. They end with the process.
+struct OwnPorts {
+    locks: Vec<File>,
+    next: u16,
+    end: u16,
+}
+
+impl OwnPorts {
+    const NONE: Self = Self {
+        locks: Vec::new(),
+        next: 0,
+        end: 0,
+    };
+
+    /// The next port.
+    fn take(&mut self) -> u16 {
+        if self.next == self.end {
+            self.lock_more();
+        }
+        self.next += 1;
+        self.next - 1
+    }
+
+    fn lock_more(&mut self) {
+        for number in 0..PORT_LOCKS {
+            let path = std::env::temp_dir().join(format!("ankl-test-ports-{number}.lock"));
+            let file = File::options()
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .open(path);
+            // Another user may have made it.
+            if let Ok(file) = file
+                && file.try_lock().is_ok()
+            {
+                self.locks.push(file);
+                self.next = FIRST_PORT + number * PORTS_OF_LOCK;
+                self.end = self.next + PORTS_OF_LOCK;
+                return;
+            }
+        }
+        panic!("other tests have all ports");
+    }
 }

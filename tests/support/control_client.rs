@@ -63,6 +63,17 @@ impl ControlClient {
         }
     }
 
+    /// Whether a process has the other end of `output` open.
+    pub fn has_reader(&self) -> bool {
+        let mut waits = [PollFd::new(&self.output, PollFlags::OUT)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        wait(&mut waits, Some(&now)).expect("own descriptor");
+        !waits[0].revents().contains(PollFlags::ERR)
+    }
+
     /// Opens both pipes, sends the hello and waits for its response.
     pub fn connect(folder: &Path) -> Self {
         let mut client = Self::open(folder);

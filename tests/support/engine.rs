@@ -14,8 +14,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::listing;
-use super::process::{is_alive, send_signal};
-use super::{scratch, wait_until};
+use super::process::{arguments_of, is_alive, send_signal};
+use super::{LIMIT, poll, scratch, wait_until};
 
 /// Longer than the interval of anything that an agent repeats while it waits.
 const QUIET: Duration = Duration::from_secs(3);
@@ -154,6 +154,24 @@ impl FakeEngine {
         listing::only_container(self.containers(), workload)
     }
 
+    /// Waits until `workload` has one container, and that runs. Returns its pid and id.
+    ///
+    /// # Panics
+    /// When that takes too long.
+    pub fn wait_for_container(&self, workload: &str) -> (u32, String) {
+        let running = poll(LIMIT, || {
+            let all = self.containers_of(workload);
+            let is_it = all.len() == 1 && all[0]["State"] == "running";
+            is_it.then(|| listing::only_container(all, workload))
+        });
+        running.unwrap_or_else(|| {
+            panic!(
+                "'{workload}' has no running container: {:?}",
+                self.containers_of(workload)
+            )
+        })
+    }
+
     /// Gives the engine a store of images, with these at first.
     pub fn set_images(&self, images: &Value) {
         let temporary = self.state().join("images.new");
@@ -199,8 +217,9 @@ impl FakeEngine {
         calls.len()
     }
 
+    /// Kills the container of `workload` as soon as it has one.
     pub fn kill_container(&self, workload: &str) {
-        let (pid, _) = self.only_container(workload);
+        let (pid, _) = self.wait_for_container(workload);
         assert!(
             send_signal(pid, Signal::KILL),
             "container of '{workload}' does not run"
@@ -254,7 +273,12 @@ impl FakeEngine {
     fn hanging(&self, is_wanted: impl Fn(&Call) -> bool) -> Vec<u32> {
         let mut pids = Vec::new();
         for call in self.calls() {
-            if call.end_ms.is_none() && is_wanted(&call) && is_alive(call.pid) {
+            // On a busy machine the pid of a killed call is soon that of another process.
+            if call.end_ms.is_none()
+                && is_wanted(&call)
+                && is_alive(call.pid)
+                && arguments_of(call.pid) == call.argv
+            {
                 pids.push(call.pid);
             }
         }

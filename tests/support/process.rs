@@ -17,9 +17,36 @@ use super::poll;
 
 pub struct Process {
     child: Child,
-    stdout: PathBuf,
-    stderr: PathBuf,
+    stdout: OutputFile,
+    stderr: OutputFile,
     status: Option<ExitStatus>,
+}
+
+/// A file to which a process appends. Processes of the same name before it may have done so, too.
+struct OutputFile {
+    path: PathBuf,
+    /// Bytes of the processes before.
+    begin: u64,
+}
+
+impl OutputFile {
+    fn new(path: PathBuf) -> Self {
+        let begin = fs::metadata(&path).map_or(0, |metadata| metadata.len());
+        Self { path, begin }
+    }
+
+    fn open(&self) -> File {
+        let file = File::options().create(true).append(true).open(&self.path);
+        file.expect("test folder is writable")
+    }
+
+    /// The text that was written since the process was started.
+    fn text(&self) -> String {
+        let bytes = fs::read(&self.path).unwrap_or_default();
+        let begin = usize::try_from(self.begin).expect("a short file");
+        let own = bytes.get(begin..).unwrap_or_default();
+        String::from_utf8_lossy(own).into_owned()
+    }
 }
 
 impl Process {
@@ -27,9 +54,9 @@ impl Process {
     /// appended to.
     pub fn start(command: &mut Command, folder: &Path, name: &str) -> Self {
         stop_ignoring_signals();
-        let stdout = folder.join(format!("{name}.out"));
-        let stderr = folder.join(format!("{name}.err"));
-        command.stdout(open(&stdout)).stderr(open(&stderr));
+        let stdout = OutputFile::new(folder.join(format!("{name}.out")));
+        let stderr = OutputFile::new(folder.join(format!("{name}.err")));
+        command.stdout(stdout.open()).stderr(stderr.open());
         let child = match command.spawn() {
             Ok(child) => child,
             Err(error) => panic!("cannot start {:?}: {error}", command.get_program()),
@@ -77,18 +104,20 @@ impl Process {
         }
     }
 
+    /// The output of this process. That of an earlier one with the same name is left out, so that no
+    /// test takes it for the output of this one.
     pub fn stdout(&self) -> String {
-        read(&self.stdout)
+        self.stdout.text()
     }
 
     pub fn stderr(&self) -> String {
-        read(&self.stderr)
+        self.stderr.text()
     }
-}
 
-fn open(path: &Path) -> File {
-    let file = File::options().create(true).append(true).open(path);
-    file.expect("test folder is writable")
+    /// The file with its errors, and with those of earlier processes of the same name.
+    pub fn stderr_file(&self) -> &Path {
+        &self.stderr.path
+    }
 }
 
 /// Makes the signals of a terminal end the processes that tests start. A shell that runs the tests in
@@ -174,6 +203,16 @@ pub fn is_alive(pid: u32) -> bool {
 /// The state letter of a process.
 pub fn process_state(pid: u32) -> Option<char> {
     stat_fields(pid)?.first()?.chars().next()
+}
+
+/// The arguments with which a process was started; empty for a zombie.
+pub fn arguments_of(pid: u32) -> Vec<String> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let line = String::from_utf8_lossy(&line).into_owned();
+    let mut words: Vec<String> = line.split('\0').map(str::to_owned).collect();
+    words.pop(); // Each word has an end.
+    words.drain(..1.min(words.len())); // The program.
+    words
 }
 
 /// Direct children of `pid`, zombies included.
@@ -318,8 +357,4 @@ pub fn copy_program(from: &Path, to: &Path) {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-}
-
-fn read(path: &Path) -> String {
-    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }

@@ -112,16 +112,18 @@ impl Recorder {
         InstanceName::with_id(workload, &change.id, &change.agent)
     }
 
-    /// Position of the first change of `workload` to `state`.
+    /// Position of the first change of `workload` to `state`, once it is recorded: other clients may
+    /// have seen it before.
     ///
     /// # Panics
-    /// When it was never recorded.
+    /// When that takes too long.
     pub fn position(&self, workload: &str, state: &str) -> usize {
-        let changes = self.changes();
-        let found = changes
-            .iter()
-            .position(|change| change.workload == workload && change.state == state);
-        found.unwrap_or_else(|| panic!("'{workload}' never was {state}: {changes:#?}"))
+        let found = poll(LIMIT, || {
+            self.changes()
+                .iter()
+                .position(|change| change.workload == workload && change.state == state)
+        });
+        found.unwrap_or_else(|| panic!("'{workload}' never was {state}: {:#?}", self.changes()))
     }
 }
 
