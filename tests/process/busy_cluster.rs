@@ -168,6 +168,14 @@ fn churn(cluster: &Cluster, proxy: &Proxy, round: usize) {
     proxy.cut();
     wait_until("the agent is back", || proxy.accepted() > before);
     // Then let one workload end, and clients come and go.
+    // The container of the version before takes no order, and its row is not the only one.
+    wait_until("the new version of 'w0' runs alone", || {
+        let containers = cluster.engine.containers_of("w0");
+        let version = format!("\"{}\"", 2 * round + 1);
+        containers.len() == 1
+            && containers[0]["State"] == "running"
+            && containers[0].to_string().contains(&version)
+    });
     cluster.wait_for_state("w0", "Running(Ok)");
     cluster.engine.finish("w0", 1);
     cluster.wait_for_row("w0", "its end", |row| row.state == "Failed(ExecFailed)");

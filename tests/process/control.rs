@@ -533,7 +533,9 @@ fn restarted_agent_reuses_fifos_and_requires_a_new_hello() {
     let mut client = ControlClient::connect(&pipes);
     let before = [inode(&pipes.join("input")), inode(&pipes.join("output"))];
     cluster.kill_agent("agent_A");
-    assert!(client.write(b"x").is_err(), "nobody reads any more");
+    // A process that it was just starting may have the pipe for a moment.
+    wait_until("nobody reads any more", || !client.has_reader());
+    assert!(client.write(b"x").is_err());
     cluster.start_agent("agent_A");
     cluster.wait_for_state(WEB, "Running(Ok)");
     // The descriptors of the workload go on working.
@@ -710,9 +712,14 @@ fn repeated_updates_of_a_workload_do_not_fill_the_logs() {
     let user = workload("user", "run").allow("ReadWrite", "desiredState.workloads.t0");
     cluster.run(&[user, workload("t0", "run")]);
     let mut client = ControlClient::connect(&folder(&cluster, "agent_A", "user"));
+    // On a busy machine both also log turns that took long.
     let lines = |cluster: &mut Cluster| {
-        [cluster.server().stderr(), cluster.agent("agent_A").stderr()]
-            .map(|log| log.lines().count())
+        [cluster.server().stderr(), cluster.agent("agent_A").stderr()].map(|log| {
+            let is_slow = |line: &str| {
+                line.contains("One event took") || line.contains("The scheduler needed")
+            };
+            log.lines().filter(|line| !is_slow(line)).count()
+        })
     };
     let (before, begin) = (lines(&mut cluster), Instant::now());
     for number in 0..3 * LOG_SOURCE_LINES {

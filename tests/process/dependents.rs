@@ -108,10 +108,13 @@ pub fn starts(cluster: &Cluster, name: &str) -> usize {
     cluster.engine.calls_of("run", &format!("{name}.")).len()
 }
 
-/// Waits until the workload was started this often and runs.
+/// Waits until the workload was started this often and runs. Its state may be that from before its
+/// end, so the call that starts it must have ended, too. One that was ended does not count.
 pub fn wait_for_start(cluster: &Cluster, name: &str, number: usize) {
     wait_until(&format!("start {number} of '{name}'"), || {
-        starts(cluster, name) >= number
+        let calls = cluster.engine.calls_of("run", &format!("{name}."));
+        let mut later = calls.iter().skip(number - 1);
+        later.any(|call| call.exit == Some(0))
     });
     cluster.wait_for_state(name, "Running(Ok)");
 }

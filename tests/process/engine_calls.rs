@@ -187,7 +187,7 @@ fn creates_with(runtime: &str, config: &str, rows: &[Row]) {
         assert_eq!(containers_of(&cluster, &name(row)).len(), 1, "{row:?}");
     }
     assert_eq!(
-        recorder.states_of("calm"),
+        recorder.states_until("calm", "Running(Ok)"),
         ["Pending(Starting)", "Running(Ok)"]
     );
 }
@@ -577,6 +577,8 @@ fn listings_until_it_runs(prepare: impl FnOnce(&Cluster) -> Workload) -> usize {
     cluster.agent_config = NO_REPAIR.to_owned();
     cluster.start_all(&["agent_A"]);
     cluster.run(&[workload("first", "run")]);
+    // On a slow machine workloads do not wait for the first listings of all engines.
+    cluster.engine.wait_until_quiet();
     let listings = || cluster.engine.calls_of("ps", "").len();
     let wanted = prepare(&cluster);
     let before = listings();

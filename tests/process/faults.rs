@@ -4,7 +4,7 @@
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::connection::{self, Connection};
 use crate::support::process::{
@@ -21,20 +21,17 @@ fn stopped(pid: u32) -> bool {
     process_state(pid) == Some('T')
 }
 
-/// Waits until exactly these workloads run, each with one container that is alive.
+/// Waits until exactly these workloads run, each with one container that is alive. The states may
+/// be those from before a change, so the containers are waited for as well.
 fn all_run(cluster: &Cluster, names: &[&str]) {
     cluster.wait_for_all(names.len(), "Running(Ok)");
     for name in names {
-        assert!(
-            is_alive(cluster.engine.only_container(name).0),
-            "the container of '{name}' lives"
-        );
+        let (pid, _) = cluster.engine.wait_for_container(name);
+        assert!(is_alive(pid), "the container of '{name}' lives");
     }
-    assert_eq!(
-        cluster.engine.containers().len(),
-        names.len(),
-        "there is no other container"
-    );
+    wait_until("there is no other container", || {
+        cluster.engine.containers().len() == names.len()
+    });
 }
 
 // ---------------------------------------------------------- processes too many
@@ -94,9 +91,13 @@ fn paused_agent_catches_up_without_a_second_container() {
     cluster.wait_for_row("ends", "its end is seen", |row| {
         row.state == "Failed(ExecFailed)"
     });
+    // Until its end is reported, its state is that from before.
+    wait_until("the one that ended comes back", || {
+        cluster.engine.calls_of("run", "back.").len() == 2
+    });
     for name in ["stays", "back", "new"] {
         cluster.wait_for_state(name, "Running(Ok)");
-        cluster.engine.only_container(name);
+        cluster.engine.wait_for_container(name);
     }
     assert_eq!(
         cluster.engine.only_container("stays").0,
@@ -292,6 +293,7 @@ fn two_hundred_idle_connections_cost_nobody_the_service() {
 fn repeatedly_refused_client_does_not_fill_the_log() {
     const EACH: usize = 15;
     let mut cluster = Cluster::start(&["agent_A"]);
+    let begin = Instant::now();
     let (mut sender, mut receiver, _hangup) = follow(&cluster.url());
     receiver.receive().expect("the first answer");
     // Neither the name nor the version may be as they are; the server quotes them.
@@ -335,7 +337,9 @@ fn repeatedly_refused_client_does_not_fill_the_log() {
         "{log}"
     );
     let complaints = log.lines().filter(|line| line.contains("Refusing")).count();
-    assert!(complaints <= LOG_SOURCE_LINES as usize, "{log}");
+    // On a slow machine it lasts longer than a minute, and each has its own lines.
+    let minutes = begin.elapsed().as_secs() as usize / 60 + 1;
+    assert!(complaints <= LOG_SOURCE_LINES as usize * minutes, "{log}");
     // The agent is another source.
     cluster.kill_agent("agent_A");
     wait_until("the end of the agent is logged", || {

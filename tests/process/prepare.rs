@@ -476,10 +476,10 @@ fn delete_removes_a_prepared_start_also_under_way() {
         !cluster.engine.hanging_calls_of("create").is_empty()
     });
     cluster.remove("slow");
-    assert!(
-        cluster.engine.containers().len() == 1
-            && cluster.engine.hanging_calls_of("create").is_empty()
-    );
+    assert_eq!(cluster.engine.containers().len(), 1);
+    wait_until("its call is ended", || {
+        cluster.engine.hanging_calls_of("create").is_empty()
+    });
     let names = ["web.", "stuck.", "slow."];
     let folders = fs::read_dir(cluster.run_folder().join("agent_A_io"))
         .unwrap()
