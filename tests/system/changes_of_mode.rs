@@ -72,6 +72,9 @@ fn many_switches_leave_what_is_common_alone_and_keep_the_order() {
         };
         let recorder = Recorder::start(&cluster);
         cluster.ank(&["mode", new]).success();
+        for number in 0..EACH {
+            recorder.states_until(&name(old, number), "Removed");
+        }
         // What a message has together was reported in either order.
         let changes = recorder.changes();
         let stops = |number| {

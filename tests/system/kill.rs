@@ -73,6 +73,17 @@ fn folders(cluster: &Cluster) -> Vec<String> {
     folders
 }
 
+/// Whether the workload has one container, which runs a command of the desired state.
+fn runs_as_desired(podman: &Podman, name: &str, desired: &str) -> bool {
+    let containers = podman.containers_of(name);
+    let [container] = &containers[..] else {
+        return false;
+    };
+    let command = container["Command"][2].as_str().expect("a command");
+    let state = container["State"].as_str().unwrap_or_default();
+    desired.contains(command) && state.eq_ignore_ascii_case("running")
+}
+
 /// The process that has this one started.
 fn parent(pid: u32) -> u32 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process is there");
@@ -139,28 +150,19 @@ fn agent_killed_during_updates_leaves_one_container_each() {
         wait_until(&format!("no update is open, {what}"), || {
             open_updates(&cluster) == 0
         });
-        cluster.wait_until_run(&CHAIN);
-        wait_until(&format!("only they are there, {what}"), || {
-            podman.containers().len() == CHAIN.len()
-        });
         let desired = cluster
             .ank(&["get", "state", "-o", "json", "desiredState"])
             .success();
-        for name in CHAIN {
-            let containers = podman.containers_of(name);
-            assert_eq!(containers.len(), 1, "{what}: {containers:#?}");
-            let command = containers[0]["Command"][2].as_str().expect("a command");
-            assert!(
-                desired.contains(command),
-                "{what}: '{name}' runs '{command}', desired is {desired}"
-            );
-            assert!(
-                containers[0]["State"]
-                    .as_str()
-                    .is_some_and(|it| it.eq_ignore_ascii_case("running")),
-                "{what}: {containers:#?}"
-            );
-        }
+        // The states may be those from before the kill, so the containers are waited for.
+        wait_until(
+            &format!("each has one container, as desired, {what}"),
+            || {
+                let mut chain = CHAIN.iter();
+                podman.containers().len() == CHAIN.len()
+                    && chain.all(|name| runs_as_desired(&podman, name, &desired))
+            },
+        );
+        cluster.wait_until_run(&CHAIN);
         wait_until(
             &format!("no folder of another instance is left, {what}"),
             || folders(&cluster).len() == CHAIN.len(),

@@ -223,11 +223,10 @@ fn missed_deadline_fails_and_starts_the_error_handler() {
     let handler = shell("handler", &shared, "exit 0", handler, "");
     cluster.apply(&manifest(&[db, handler]));
     cluster.wait_for_state("handler", "Succeeded(Ok)");
-    let row = cluster.wait_for_state("db", "Failed(ExecFailed)");
-    assert_eq!(
-        row.info,
-        "No more restarts: ready: tcp 5432 refused, not ready within 10 s"
-    );
+    // The handler ends before that, or while the restarted one is stopped.
+    let info = "No more restarts: ready: tcp 5432 refused, not ready within 10 s";
+    let row = cluster.wait_for_row("db", "has failed again", |row| row.info == info);
+    assert_eq!(row.state, "Failed(ExecFailed)");
     assert!(podman.containers_of("db").is_empty());
 }
 
@@ -344,12 +343,9 @@ fn killed_container_restarts_three_levels_of_dependents() {
     cluster.wait_until_run(&all);
     for (name, id) in names.iter().zip(&first) {
         assert_ne!(podman.only_container(name).1, *id, "{name}");
-        let starts = recorder
-            .states_of(name)
-            .iter()
-            .filter(|state| *state == "Running(Ok)")
-            .count();
-        assert_eq!(starts, 1, "{name}: {:?}", recorder.states_of(name));
+        let states = recorder.states_until(name, "Running(Ok)");
+        let starts = states.iter().filter(|state| *state == "Running(Ok)");
+        assert_eq!(starts.count(), 1, "{name}: {states:?}");
     }
     assert_eq!(podman.only_container("stays").1, stays);
     let at = |name: &str, state| recorder.position(name, state);
@@ -363,7 +359,7 @@ fn new_agent_probes_and_keeps_an_existing_container() {
     let podman = Podman::new();
     let (mut cluster, shared) = cluster(&podman);
     let ready = shared.join("ready");
-    let lifecycle = format!("ready: {{ file: {}, deadlineMs: 3000 }}", ready.display());
+    let lifecycle = format!("ready: {{ file: {}, deadlineMs: 15000 }}", ready.display());
     let db = shell("db", &shared, PATIENT, "", &lifecycle);
     let text = manifest(&[db, shell("web", &shared, PATIENT, &needs("db"), "")]);
     assert_eq!(
@@ -372,14 +368,15 @@ fn new_agent_probes_and_keeps_an_existing_container() {
             .code,
         0
     );
+    // Longer than a slow machine needs until the first agent is killed.
     wait_until("the container runs", || {
         podman
             .containers_of("db")
             .iter()
             .any(|one| one["State"] == "running")
     });
-    let (_, first) = podman.only_container("db");
     cluster.kill_agent("agent_A");
+    let (_, first) = podman.only_container("db");
     cluster.start_agent("agent_A");
     cluster.wait_for_row("db", "to be waited for longer than its deadline", |row| {
         let waited = row
@@ -388,7 +385,7 @@ fn new_agent_probes_and_keeps_an_existing_container() {
             .next()
             .and_then(|last| last.strip_suffix(" s"))
             .and_then(|s| s.parse().ok());
-        row.state == "Pending(Starting)" && waited.is_some_and(|seconds: u32| seconds > 3)
+        row.state == "Pending(Starting)" && waited.is_some_and(|seconds: u32| seconds > 15)
     });
     fs::write(&ready, "").expect("own folder is writable");
     cluster.wait_for_state("web", "Running(Ok)");

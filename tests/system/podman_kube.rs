@@ -389,7 +389,7 @@ fn pruned_pod_of_a_finished_workload_changes_no_state() {
     );
     cluster.wait_for_state("second", "Succeeded(Ok)");
     assert_eq!(
-        recorder.states_of("job"),
+        recorder.states_until("job", "Failed(ExecFailed)"),
         ["AgentDisconnected", "Failed(ExecFailed)"]
     );
     ["job", "first", "second"]

@@ -290,6 +290,7 @@ fn created_container_waits_for_its_start() {
     });
     let name = container["Names"][0].as_str().unwrap();
     cluster.kill_agent("agent_A");
+    cluster.wait_for_state("web", "AgentDisconnected");
     // What an agent leaves that was killed between the creation of a container and its start.
     podman.run(&["rm", "--force", "--time=0", name]);
     podman.run(&[

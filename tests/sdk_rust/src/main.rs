@@ -17,6 +17,9 @@ use tokio::time::{sleep, timeout};
 /// Much longer than anything takes; a loaded machine is slow, not wrong.
 /// Only a hang meets it.
 const LIMIT: Duration = Duration::from_secs(180);
+/// Looks at a state until [`LIMIT`] is over, each after the [`PAUSE`].
+const LOOKS: u128 = LIMIT.as_millis() / PAUSE.as_millis();
+const PAUSE: Duration = Duration::from_millis(100);
 
 const PATIENT: &str = "trap 'exit 0' TERM; while true; do sleep 0.1; done";
 const TALKING: &str =
@@ -47,7 +50,7 @@ async fn next<T>(receiver: &mut Receiver<T>, what: &str) -> T {
 }
 
 async fn instance_of(ankaios: &mut Ankaios, name: &str) -> WorkloadInstanceName {
-    for _ in 0..600 {
+    for _ in 0..LOOKS {
         let states = ankaios
             .get_workload_states_for_name(name.to_owned())
             .await
@@ -55,13 +58,13 @@ async fn instance_of(ankaios: &mut Ankaios, name: &str) -> WorkloadInstanceName 
         if let Some(state) = states.as_list().into_iter().next() {
             return state.workload_instance_name;
         }
-        sleep(Duration::from_millis(100)).await;
+        sleep(PAUSE).await;
     }
     panic!("waited in vain: a state of '{name}'");
 }
 
 async fn wait_until_gone(ankaios: &mut Ankaios, name: &str) {
-    for _ in 0..600 {
+    for _ in 0..LOOKS {
         let states = ankaios
             .get_workload_states_for_name(name.to_owned())
             .await
@@ -69,7 +72,7 @@ async fn wait_until_gone(ankaios: &mut Ankaios, name: &str) {
         if states.as_list().is_empty() {
             return;
         }
-        sleep(Duration::from_millis(100)).await;
+        sleep(PAUSE).await;
     }
     panic!("waited in vain: '{name}' is gone");
 }
@@ -210,7 +213,7 @@ async fn configs(ankaios: &mut Ankaios) {
 }
 
 async fn wait_until_all_are(ankaios: &mut Ankaios, name: &str, state: WorkloadStateEnum) {
-    for _ in 0..600 {
+    for _ in 0..LOOKS {
         let states = ankaios
             .get_workload_states_for_name(name.to_owned())
             .await
@@ -219,7 +222,7 @@ async fn wait_until_all_are(ankaios: &mut Ankaios, name: &str, state: WorkloadSt
         if !states.is_empty() && states.iter().all(|one| one.execution_state.state == state) {
             return;
         }
-        sleep(Duration::from_millis(100)).await;
+        sleep(PAUSE).await;
     }
     panic!("waited in vain: '{name}' is {state:?}");
 }
