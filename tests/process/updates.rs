@@ -138,8 +138,8 @@ fn failed_update_ends_with_5_and_is_refused_unless_forced() {
     assert_ended(
         &none,
         1,
-        "error: the newest update, 3, was rolled back: what was there before it is in \
-         force\n\
+        "error: the newest update, 3, was rolled back: what was there before it is \
+         active\n\
          hint: no update in 'ank get updates' is open, GOOD or KEPT\n",
     );
 }
