@@ -229,7 +229,7 @@ pub(crate) enum Verb {
     )]
     Rollback {
         /// Number of the update, as 'ank get updates' shows it
-        #[arg(value_name = "ID", value_parser = parse_number::<u64>)]
+        #[arg(value_name = "ID", value_parser = parse_update)]
         id: Option<u64>,
     },
     /// Print what workloads wrote to their standard output and error
@@ -355,7 +355,11 @@ pub(crate) enum Get {
     #[command(visible_alias = "configs", after_help = "Example:\n  ank get configs")]
     Config(ListArguments),
     /// A table of guarded updates: those that are open and the last that have ended
-    #[command(visible_alias = "updates", after_help = "Example:\n  ank get updates")]
+    #[command(
+        visible_alias = "updates",
+        after_help = "Examples:\n  ank get updates\n  ank get updates 3 -o json",
+        mut_arg("names", |names| names.value_name("ID").help("Only those with these numbers"))
+    )]
     Update(ListArguments),
     /// Changes of the state as they happen, until interrupted
     #[command(
@@ -1243,6 +1247,11 @@ fn formats(names: &'static [&'static str]) -> impl TypedValueParser<Value = Form
 fn parse_number<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse()
         .map_err(|_| "expected a whole number".to_owned())
+}
+
+fn parse_update(text: &str) -> Result<u64, String> {
+    let number = text.parse();
+    number.map_err(|_| "expected the number of an update; 'ank get updates' lists them".to_owned())
 }
 
 fn parse_milliseconds(text: &str) -> Result<u64, String> {

@@ -434,7 +434,7 @@ impl ServerLoop {
             self.updates.check_agent_of(name)?;
             if let Some(number) = self.rollouts.open_update_of(name) {
                 return Err(UpdateError::Other(format!(
-                    "'{name}' is a part of update {number}, which is open; wait until that has ended, or roll it back"
+                    "'{name}' is a part of update {number}, which is open; wait until that has ended, or use 'ank rollback {number}'"
                 )));
             }
         }

@@ -301,7 +301,7 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
         ),
         (
             "rollback x",
-            "error: invalid value 'x' for '[ID]': expected a whole number",
+            "error: invalid value 'x' for '[ID]': expected the number of an update; 'ank get updates' lists them",
         ),
         ("rollback 1 2", "error: unexpected argument '2' found"),
         (

@@ -43,7 +43,7 @@ impl Updates {
         for name in stopped.symmetric_difference(&self.workloads.stopped) {
             if let Some(number) = rollouts.open_update_of(name) {
                 return Err(UpdateError::Other(format!(
-                    "'{name}' is a part of update {number}, which is open; wait until that has ended, or roll it back"
+                    "'{name}' is a part of update {number}, which is open; wait until that has ended, or use 'ank rollback {number}'"
                 )));
             }
         }

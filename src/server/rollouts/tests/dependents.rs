@@ -223,8 +223,7 @@ fn names_of_an_open_update_are_not_restarted() {
     let mut rig = rig();
     rig.apply(&[&db("2")]).unwrap();
     rig.cluster.take_all();
-    let reason =
-        "'db' is a part of update 1, which is open; wait until that has ended, or roll it back";
+    let reason = "'db' is a part of update 1, which is open; wait until that has ended, or use 'ank rollback 1'";
     let restart = with_restart(RequestContent::UpdateState(UpdateState::default()), &["db"]);
     assert_eq!(
         request(&mut rig, restart),

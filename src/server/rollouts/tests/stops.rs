@@ -22,7 +22,7 @@ fn send(rig: &mut Rig, stop: &[&str], start: &[&str]) -> Result<(), String> {
 fn member_of_open_update_is_neither_stopped_nor_started() {
     let mut rig = Rig::new(&[db("1"), workload("web", "1", "", "")]);
     rig.apply(&[&db("2")]).unwrap();
-    let refused = "Update rejected: ''db' is a part of update 1, which is open; wait until that has ended, or roll it back'";
+    let refused = "Update rejected: ''db' is a part of update 1, which is open; wait until that has ended, or use 'ank rollback 1''";
     assert_eq!(send(&mut rig, &["db"], &[]), Err(refused.to_owned()));
     send(&mut rig, &["web"], &[]).unwrap();
 }
