@@ -26,7 +26,7 @@ use ankaios_model::field_path::parts;
 use ankaios_model::guarded_update::{AGENT_PREFIX, UpdateCause, UpdatePhase};
 use ankaios_model::limits::{MESSAGE_MAX, NAME_MAX};
 use ankaios_model::messages::{RequestContent, UpdateState};
-use ankaios_model::names::{InstanceName, Name, RUNTIMES, is_name};
+use ankaios_model::names::{InstanceName, Name, RUNTIMES, is_name, of_workload};
 use ankaios_model::node::Node;
 use ankaios_model::refusal::ErrorResponse;
 use ankaios_model::workload::Workload;
@@ -335,16 +335,29 @@ impl Context<'_> {
         self.warn_of_absent(&state.absent_agents(), &state.connected);
     }
 
-    /// Warns that workloads wait for agents which are not connected.
-    fn warn_of_absent(&mut self, absent: &BTreeMap<&str, Vec<&str>>, connected: &BTreeSet<Name>) {
-        for (agent, workloads) in absent {
-            let workloads = workloads.join("', '");
-            let text = format!(
-                "agent '{agent}' is not connected; when it connects, it starts '{workloads}'"
-            );
-            let hint = meant_or(agent, connected.iter().map(|name| &**name), "");
-            self.output
-                .warn_with_hint(one_line(&text), &one_line(&hint));
+    /// Warns that workloads wait for agents which are not connected, or that their states are
+    /// unknown.
+    fn warn_of_absent(
+        &mut self,
+        absent: &BTreeMap<&str, AbsentWorkloads<'_>>,
+        connected: &BTreeSet<Name>,
+    ) {
+        for (agent, AbsentWorkloads { to_start, lost }) in absent {
+            if !to_start.is_empty() {
+                let workloads = to_start.join("', '");
+                let text = format!(
+                    "agent '{agent}' is not connected; when it connects, it starts '{workloads}'"
+                );
+                let hint = meant_or(agent, connected.iter().map(|name| &**name), "");
+                self.output
+                    .warn_with_hint(one_line(&text), &one_line(&hint));
+            }
+            if !lost.is_empty() {
+                let workloads = lost.join("', '");
+                self.output.warn(one_line(&format!(
+                    "agent '{agent}' is not connected, so it is unknown whether '{workloads}' runs"
+                )));
+            }
         }
     }
 
@@ -466,20 +479,42 @@ fn names_of(instances: &[InstanceName]) -> BTreeSet<&Name> {
     names.collect_entries()
 }
 
+/// Workloads of an agent that is not connected.
+#[derive(Debug, Default)]
+struct AbsentWorkloads<'s> {
+    /// The agent starts them when it connects.
+    to_start: Vec<&'s str>,
+    /// The server had states of them before it lost the agent.
+    lost: Vec<&'s str>,
+}
+
+impl<'s> AbsentWorkloads<'s> {
+    fn add(&mut self, workload: &'s str, is_lost: bool) {
+        if is_lost {
+            self.lost.push(workload);
+        } else {
+            self.to_start.push(workload);
+        }
+    }
+}
+
 /// The workloads in `masks` whose agent is not connected, by agent.
 fn workloads_of_absent_agents<'s>(
     masks: &'s [String],
     state: &'s Node,
-) -> BTreeMap<&'s str, Vec<&'s str>> {
+) -> BTreeMap<&'s str, AbsentWorkloads<'s>> {
     let connected = connected_agents(state);
-    let mut absent: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let rows = rows::rows(state);
+    let mut absent: BTreeMap<&str, AbsentWorkloads<'_>> = BTreeMap::new();
     for mask in masks {
         let ["desiredState", "workloads", name, ..] = parts(mask)[..] else {
             continue;
         };
         let agent = rows::agent_of(state, name);
         if !agent.is_empty() && !connected.contains(agent) {
-            absent.entry(agent).or_default().push(name);
+            let mut rows = of_workload(&rows, name);
+            let is_lost = rows.any(|(_, row)| row.phase == Some(Phase::AgentDisconnected));
+            absent.entry(agent).or_default().add(name, is_lost);
         }
     }
     absent
@@ -1019,14 +1054,16 @@ impl WaitState {
         self.instances_where(WatchedInstance::is_outstanding)
     }
 
-    /// Agents that are not connected, with the workloads that they should start.
-    pub(crate) fn absent_agents(&self) -> BTreeMap<&str, Vec<&str>> {
-        let mut absent: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    /// Agents that are not connected, with the workloads that they should start or keep.
+    fn absent_agents(&self) -> BTreeMap<&str, AbsentWorkloads<'_>> {
+        let mut absent: BTreeMap<&str, AbsentWorkloads<'_>> = BTreeMap::new();
         for instance in self.instances_where(|watched| watched.is_added) {
             let agent = &instance.agent;
             if !agent.is_empty() && !self.connected.contains(agent) {
+                let phase = self.watched[instance].phase();
+                let is_lost = phase == Some(Phase::AgentDisconnected);
                 let workloads = absent.entry(agent).or_default();
-                workloads.push(&instance.workload);
+                workloads.add(&instance.workload, is_lost);
             }
         }
         absent

@@ -262,6 +262,19 @@ mod tests {
     }
 
     #[test]
+    fn wait_for_a_lost_agent_does_not_promise_a_start() {
+        let lost = [("web", "1", "B", Phase::AgentDisconnected)];
+        let steps = vec![
+            Step::State(state(&["A"], &lost)),
+            Step::Silence(Duration::from_secs(9)),
+        ];
+        let played = waited(Awaited::Running, "web", false, steps);
+        let expected =
+            "warn: agent 'B' is not connected, so it is unknown whether 'web' runs\nwarn: 'web' is";
+        assert!(played.err.starts_with(expected), "{}", played.err);
+    }
+
+    #[test]
     fn wait_for_an_absent_agent_names_it_when_it_is_given_up() {
         let steps = vec![
             Step::State(state(&["A"], &[("web", "1", "B", Phase::PendingInitial)])),

@@ -904,20 +904,28 @@ fn server_without_restarts_is_named_when_an_update_replaces() {
 
 #[test]
 fn repeated_apply_warns_of_an_agent_that_is_not_connected() {
-    let steps = vec![
-        Step::State(state(&["A"], &[("w", "1", "far", Phase::PendingInitial)])),
-        Step::Accept(accepted(&[], &[])),
-    ];
-    let update = CliUpdate {
-        masks: vec!["desiredState.workloads.w".to_owned()],
-        ..CliUpdate::default()
-    };
-    let ran = run(steps, Waiting::default(), |context| {
-        context.update_and_wait(update)
-    });
-    assert_eq!(ran.result.unwrap(), ExitCode::Success);
-    assert_eq!(
-        ran.err,
-        "warn: agent 'far' is not connected; when it connects, it starts 'w'\n"
-    );
+    for (phase, warning) in [
+        (
+            Phase::PendingInitial,
+            "warn: agent 'far' is not connected; when it connects, it starts 'w'\n",
+        ),
+        (
+            Phase::AgentDisconnected,
+            "warn: agent 'far' is not connected, so it is unknown whether 'w' runs\n",
+        ),
+    ] {
+        let steps = vec![
+            Step::State(state(&["A"], &[("w", "1", "far", phase)])),
+            Step::Accept(accepted(&[], &[])),
+        ];
+        let update = CliUpdate {
+            masks: vec!["desiredState.workloads.w".to_owned()],
+            ..CliUpdate::default()
+        };
+        let ran = run(steps, Waiting::default(), |context| {
+            context.update_and_wait(update)
+        });
+        assert_eq!(ran.result.unwrap(), ExitCode::Success);
+        assert_eq!(ran.err, warning, "{phase}");
+    }
 }
