@@ -8,9 +8,7 @@ use super::blame::{self, Known};
 use super::error::{CliError, Result, meant_or};
 use super::events::{self, past_changes, time_of_change};
 use super::logs::has_container;
-use super::output::{
-    Output, WARNING, all_lines, document, object, one_line, optional, row_data, value,
-};
+use super::output::{Output, WARNING, document, object, one_line, optional, row_data, value};
 use super::rows::{self, Reasons, Row, text};
 use super::session::{Incoming, ServerLink};
 use super::top::{duration, sample_text, size};
@@ -95,9 +93,47 @@ pub(crate) fn print(
         if !lines.is_empty() {
             lines.push(String::new());
         }
-        lines.extend(all_lines(&part.shown));
+        lines.extend(text_lines(&part.shown));
     }
     output.result(&(lines.join("\n") + "\n"))
+}
+
+/// The lines of a description, as in YAML but without quotes: people read them.
+fn text_lines(shown: &Value) -> Vec<String> {
+    let mut lines = Vec::new();
+    match shown {
+        Value::Mapping(map) => {
+            for (key, value) in map {
+                let key = text_of(key);
+                if value.is_sequence() || value.is_mapping() {
+                    lines.push(format!("{key}:"));
+                    lines.extend(text_lines(value));
+                } else {
+                    lines.push(format!("{key}: {}", text_of(value)));
+                }
+            }
+        }
+        Value::Sequence(items) => {
+            for item in items {
+                let mut lead = "- ";
+                for line in text_lines(item) {
+                    lines.push(format!("{lead}{line}"));
+                    lead = "  ";
+                }
+            }
+        }
+        scalar => lines.push(text_of(scalar)),
+    }
+    lines
+}
+
+/// A text or number without quotes.
+fn text_of(scalar: &Value) -> String {
+    match scalar {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        _ => String::new(), // A description has no other ones.
+    }
 }
 
 fn unknown(name: &str, state: &Node) -> CliError {
@@ -781,7 +817,7 @@ runtime: podman
 image: nginx:1
 instances:
 - agent: A
-  id: '1'
+  id: 1
   state: Running(Ok)
   since: 1m0s ago
   starts: 3
@@ -858,9 +894,9 @@ lifecycle:
             ),
         ] {
             let expected = format!(
-                "  - 'ready: tcp 80 every 500ms, {ready}'
-  - 'alive: notify every 30s, {alive}'
-  - 'gone: file /lock every 2s, {gone}'"
+                "  - ready: tcp 80 every 500ms, {ready}
+  - alive: notify every 30s, {alive}
+  - gone: file /lock every 2s, {gone}"
             );
             assert_eq!(checks_in(phase, info), expected, "{info}");
         }
@@ -963,6 +999,16 @@ lifecycle:
         let text = described_after_restart("Failed(Lost)", Some(500));
         assert!(text.contains("\n  since: 1m4s ago\n"), "{text}");
         assert!(!text.contains("starts:"), "{text}");
+    }
+
+    #[test]
+    fn texts_of_a_description_have_no_quotes_around_them() {
+        let mut cluster = cluster();
+        let shown = cluster.at_mut(&["workloadStates", "A", "web", "1"]);
+        let shown = shown.unwrap().as_map_mut().unwrap();
+        shown.insert("additionalInfo", Node::text("Exit code: '3'"));
+        let text = described("web", vec![Step::State(cluster)]).unwrap();
+        assert!(text.contains("\n  info: Exit code: '3'\n"), "{text}");
     }
 
     #[test]
