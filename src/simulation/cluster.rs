@@ -821,16 +821,13 @@ impl Cluster {
         if may_switch {
             mode = mode_of(server);
         }
-        let mut before = None;
-        if mode.is_some() || self.guarded.is_some() {
-            before = Some(Before::of(server));
-        }
+        let before = Before::of(server);
         server.on_event(event);
         server.serve_all_waiting();
-        if let (Some(guarded), Some(before)) = (&mut self.guarded, &before) {
+        if let Some(guarded) = &mut self.guarded {
             let known = guarded.updates().clone();
             self.violations
-                .extend(guarded.check(before, is_request, server));
+                .extend(guarded.check(&before, is_request, server));
             for line in guarded.news(&known) {
                 self.trace.line(|| format!("server: {line}"));
             }
@@ -844,8 +841,9 @@ impl Cluster {
             let violation = self.own_switches.note(mode.as_deref(), new_mode.as_deref());
             self.violations.extend(violation);
         }
-        if !is_request && let Some(before) = before {
-            // An update was switched or rolled back, or the mode was switched.
+        if !is_request {
+            // An update was switched or rolled back, the mode was switched, or a restart has begun,
+            // grown or ended.
             self.expectations.note_ended(&before, server);
         }
         self.expectations.forget_gone(server);
