@@ -8,18 +8,23 @@ use super::modes;
 use super::server_expectations::Before;
 use ankaios_fakes::manual_clock::ManualClock;
 use ankaios_model::complete_state::Rendering;
+use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::guarded_update::{AGENT_PREFIX, UpdatePhase};
 use ankaios_model::messages::{AddedWorkload, PreparedInstance, UpdateState};
 use ankaios_model::names::{InstanceName, Name};
 use ankaios_model::node::Node;
 use ankaios_model::prepare_level::PrepareLevel;
-use ankaios_model::workload::Workload;
+use ankaios_model::reason::Reason;
+use ankaios_model::workload::{RestartPolicy, Workload};
 use ankaios_platform::clock::Clock;
 use ankaios_server::ServerLoop;
 use ankaios_server::inspection::SeenUpdate;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Part of the reason of an update that is kept because the state from before it is refused now.
+const NO_WAY_BACK: &str = "cannot be rolled back";
 
 /// The guarded updates of a cluster.
 #[derive(Default)]
@@ -34,6 +39,12 @@ pub(crate) struct GuardedUpdates {
     /// Instances whose conditions were met in the last reports of their agents, on their present
     /// connections.
     permitted: BTreeSet<InstanceName>,
+    /// Open updates that are kept after some failures: of a workload that does not roll its update
+    /// back, now or in an update that they have replaced.
+    may_be_kept: BTreeSet<u64>,
+    /// Open updates during which the mode was switched, and those that have replaced them. The
+    /// server does not evaluate workloads that a switch has brought to their agents.
+    saw_switch: BTreeSet<u64>,
 }
 
 impl GuardedUpdates {
@@ -68,9 +79,13 @@ impl GuardedUpdates {
         self.permitted.clear();
         self.updates = server.seen_updates();
         self.ways_back.clear();
-        for update in self.updates.values() {
+        self.may_be_kept.clear();
+        self.saw_switch.clear();
+        for (number, update) in &self.updates {
             if update.phase.is_open() {
                 self.ways_back.extend(update.ways_back.clone());
+                // A failure of a workload that is in it no longer may be stored as well.
+                self.may_be_kept.insert(*number);
             }
         }
     }
@@ -85,6 +100,10 @@ impl GuardedUpdates {
         let now = server.seen_updates();
         let earlier = std::mem::replace(&mut self.updates, now.clone());
         let newest = earlier.keys().last().copied().unwrap_or_default();
+        let mode = modes::mode(server.view().desired);
+        if modes::mode(before.desired()) != mode {
+            self.saw_switch.extend(now.keys());
+        }
         for (number, update) in &now {
             // First a new update.
             if *number > newest {
@@ -95,8 +114,9 @@ impl GuardedUpdates {
                     ));
                 }
                 self.note_new(*number, update, before, server);
+                self.note_reactions(*number, update, &now, server);
             }
-            // Then an update that was rolled back.
+            // Then an update that has ended.
             let earlier = earlier.get(number);
             let was_open = match earlier {
                 Some(earlier) => earlier.phase.is_open(),
@@ -108,9 +128,11 @@ impl GuardedUpdates {
                     return wrong;
                 }
             }
+            if was_open && let Some(wrong) = self.wrong_end(*number, update, server) {
+                return Some(wrong);
+            }
             // Finally the changes of the effective state, which a switch of the mode explains.
-            let view = server.view();
-            if modes::mode(before.desired()) != modes::mode(view.desired) {
+            if modes::mode(before.desired()) != mode {
                 continue;
             }
             let changed = self.changed(update, before, server);
@@ -144,6 +166,8 @@ impl GuardedUpdates {
             }
         }
         self.ways_back.retain(|name, _| open.contains(name));
+        self.may_be_kept.retain(|number| is_open(&now, *number));
+        self.saw_switch.retain(|number| is_open(&now, *number));
         let pending = pending(server);
         self.permitted
             .retain(|instance| pending.contains(&instance.workload));
@@ -161,6 +185,54 @@ impl GuardedUpdates {
             after.insert(name.clone(), now.cloned());
         }
         self.after.insert(number, after);
+    }
+
+    /// Notes whether a new update may be kept after a failure, and whether all of it is evaluated.
+    fn note_reactions(
+        &mut self,
+        number: u64,
+        update: &SeenUpdate,
+        now: &BTreeMap<u64, SeenUpdate>,
+        server: &ServerLoop,
+    ) {
+        // A reason to be kept passes on to the update that replaces another one, as do the
+        // workloads that are not evaluated.
+        let mut replaced = self.may_be_kept.iter();
+        let mut may_be_kept = replaced.any(|earlier| !is_open(now, *earlier));
+        let mut replaced = self.saw_switch.iter();
+        if replaced.any(|earlier| !is_open(now, *earlier)) {
+            self.saw_switch.insert(number);
+        }
+        for name in &update.names {
+            // Dependents of a deleted workload follow the default, which is to keep the update.
+            may_be_kept |= match server.view().desired.workloads.get(name) {
+                Some(workload) => !rolls_back(workload),
+                None => true,
+            };
+        }
+        if may_be_kept {
+            self.may_be_kept.insert(number);
+        }
+    }
+
+    /// Returns the violation if an update has another end than the states of its workloads demand.
+    fn wrong_end(&self, number: u64, update: &SeenUpdate, server: &ServerLoop) -> Option<String> {
+        let names = &update.names;
+        if update.phase == UpdatePhase::Kept && !self.may_be_kept.contains(&number) {
+            let reason = update.reason.as_deref().unwrap_or_default();
+            if !reason.contains(NO_WAY_BACK) {
+                return Some(format!(
+                    "update {number} of {names:?} is kept although each failure rolls it back: {reason}"
+                ));
+            }
+        }
+        if update.phase == UpdatePhase::Good
+            && !self.saw_switch.contains(&number)
+            && let Some(failed) = failed_member(names, server)
+        {
+            return Some(format!("update {number} is good although {failed}"));
+        }
+        None
     }
 
     /// The workload before the open updates that change it; `None` if there was none.
@@ -285,6 +357,51 @@ impl GuardedUpdates {
             }
         }
         None
+    }
+}
+
+/// Returns whether an update is still open.
+fn is_open(updates: &BTreeMap<u64, SeenUpdate>, number: u64) -> bool {
+    match updates.get(&number) {
+        Some(update) => update.phase.is_open(),
+        None => false,
+    }
+}
+
+/// Returns whether a failure of this workload rolls its update back. Other runtimes have no block.
+fn rolls_back(workload: &Workload) -> bool {
+    RUNTIMES.contains(&&*workload.runtime)
+        && workload.runtime_config.contains("onFailure: ROLLBACK")
+}
+
+/// Returns a workload that has finally failed, with its state.
+fn failed_member(names: &BTreeSet<Name>, server: &ServerLoop) -> Option<String> {
+    let view = server.view();
+    for name in names {
+        let Some(AddedWorkload { instance, workload }) = view.effective.get(name) else {
+            continue;
+        };
+        // A workload without an agent is not evaluated.
+        if instance.agent.is_empty() {
+            continue;
+        }
+        let Some(state) = view.states.get(instance) else {
+            continue;
+        };
+        if is_final_failure(state, workload.restart_policy) {
+            return Some(format!("'{instance}' is {state}"));
+        }
+    }
+    None
+}
+
+fn is_final_failure(state: &ExecutionState, policy: RestartPolicy) -> bool {
+    match state.phase {
+        Phase::PendingStartingFailed => true,
+        Phase::FailedExecFailed => {
+            policy == RestartPolicy::Never || state.reason == Reason::NoMoreRestarts
+        }
+        _ => false,
     }
 }
 
@@ -434,7 +551,7 @@ fn failed(instance: &InstanceName, number: u32) -> PreparedInstance {
 mod tests {
     use super::*;
     use crate::one_server::{OneServer, desired};
-    use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+    use ankaios_model::execution_state::WorkloadState;
     use ankaios_model::messages::ToServer;
     use ankaios_wire::peer::PeerId;
 
@@ -462,9 +579,17 @@ mod tests {
         /// An update to this image, which `is_known` to have been asked for, or was not seen at
         /// all.
         fn update(&mut self, image: &str, is_known: Option<bool>) -> Option<String> {
+            self.update_with("onFailure: ROLLBACK", image, is_known)
+        }
+
+        fn update_with(
+            &mut self,
+            block: &str,
+            image: &str,
+            is_known: Option<bool>,
+        ) -> Option<String> {
             let before = Before::of(&self.cluster.server);
-            let config =
-                format!("{{ image: {image}, lifecycle: {{ update: {{ onFailure: ROLLBACK }} }} }}");
+            let config = format!("{{ image: {image}, lifecycle: {{ update: {{ {block} }} }} }}");
             let workload = format!("{{ agent: A, runtime: podman, runtimeConfig: '{config}' }}");
             let state =
                 format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ w: {workload} }} }} }}");
@@ -549,5 +674,38 @@ mod tests {
         assert_eq!(judged.update("3", Some(true)), None);
         let wrong = judged.fail();
         assert!(wrong.is_some_and(|wrong| wrong.starts_with("update 2 was undone: 'w' was Some")));
+    }
+
+    /// As of a server that takes each reaction for that of a workload which is kept.
+    #[test]
+    fn failed_update_kept_against_its_block_is_an_alarm() {
+        for (may_be_kept, is_wrong) in [(true, false), (false, true)] {
+            let mut judged = Judged::new();
+            assert_eq!(judged.update_with("onFailure: KEEP", "2", Some(true)), None);
+            assert_eq!(judged.guarded.may_be_kept, BTreeSet::from([1]));
+            if !may_be_kept {
+                judged.guarded.may_be_kept.clear();
+            }
+            let wrong = judged.fail().unwrap_or_default();
+            let is_alarm = wrong.starts_with(r#"update 1 of {"w"} is kept although"#);
+            assert_eq!(is_alarm, is_wrong, "{wrong}");
+        }
+        let mut judged = Judged::new();
+        assert_eq!(judged.update("2", Some(true)), None);
+        assert_eq!(judged.guarded.may_be_kept, BTreeSet::new());
+    }
+
+    /// As of a server that evaluates no state.
+    #[test]
+    fn good_update_with_a_failed_workload_is_an_alarm() {
+        let mut judged = Judged::new();
+        assert_eq!(judged.update_with("onFailure: KEEP", "2", Some(true)), None);
+        let mut update = judged.guarded.updates[&1].clone();
+        update.phase = UpdatePhase::Good;
+        let server = &judged.cluster.server;
+        assert_eq!(judged.guarded.wrong_end(1, &update, server), None);
+        assert_eq!(judged.fail(), None);
+        let wrong = judged.guarded.wrong_end(1, &update, &judged.cluster.server);
+        assert!(wrong.is_some_and(|wrong| wrong.starts_with("update 1 is good although 'w.")));
     }
 }

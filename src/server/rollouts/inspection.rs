@@ -14,6 +14,8 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub struct SeenUpdate {
     pub phase: UpdatePhase,
+    /// The reason of its outcome; of an open one, why it will be kept although it failed.
+    pub reason: Option<String>,
     /// Names of its workloads.
     pub names: BTreeSet<Name>,
     /// The workloads and agents that it waits for.
@@ -31,6 +33,7 @@ impl ServerLoop {
         for (record, open) in self.rollouts.records() {
             let mut update = SeenUpdate {
                 phase: record.phase,
+                reason: record.reason.clone(),
                 names: BTreeSet::new(),
                 waits_for: Vec::new(),
                 pending: BTreeSet::new(),
