@@ -950,6 +950,10 @@ impl Cluster {
                     self.violations
                         .push(format!("a restart leaves {:?} running", self.not_restarted));
                 }
+                if self.expectations.is_ignored() {
+                    self.violations
+                        .push("an accepted update has changed nothing".to_owned());
+                }
                 self.last_changed.clear();
                 for text in added.iter().chain(&deleted) {
                     if let Some(instance) = InstanceName::parse(text) {

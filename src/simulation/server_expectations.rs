@@ -153,6 +153,8 @@ pub(crate) struct ServerExpectations {
     unclear_rules: BTreeSet<Name>,
     /// Updates may be guarded, so one may be refused because of an earlier one.
     are_guarded: bool,
+    /// The last update was valid and has changed nothing, so it must have been refused.
+    is_ignored: bool,
 }
 
 impl ServerExpectations {
@@ -171,13 +173,21 @@ impl ServerExpectations {
         update: Option<&UpdateState>,
         server: &ServerLoop,
     ) -> Option<String> {
-        let expected = expected_state(before, update, server);
+        let requested = requested_state(before, update, server);
         let is = server.view().desired;
+        let is_unchanged = *is == before.desired;
+        let has_undone = self.are_guarded && before.has_undone(server);
+        self.is_ignored = match &requested {
+            Some(requested) => is_unchanged && *requested != before.desired && !has_undone,
+            None => false,
+        };
+        // An update with a restart may be refused for many reasons.
+        let restarts = update.is_some_and(|update| !update.restart.is_empty());
+        let expected = requested.filter(|_| !restarts || !is_unchanged);
         let wanted = expected.as_ref().unwrap_or(&before.desired);
         // A request may be refused because of a guarded update. A guarded update whose health
         // window has ended by then is rolled back at once: these are two changes.
-        let has_undone = self.are_guarded && before.has_undone(server);
-        let may_differ = self.are_guarded && (*is == before.desired || has_undone);
+        let may_differ = self.are_guarded && (is_unchanged || has_undone);
         if is != wanted && !may_differ {
             return Some(format!("requested was {wanted:?}, the server has {is:?}"));
         }
@@ -198,6 +208,12 @@ impl ServerExpectations {
         }
         self.forget_gone(server);
         wrong
+    }
+
+    /// Returns whether the last update has changed nothing although it is valid. The response to it
+    /// must be a refusal.
+    pub(crate) fn is_ignored(&self) -> bool {
+        self.is_ignored
     }
 
     /// Notes instances that are not desired any more: they may still run for a while.
@@ -449,25 +465,20 @@ fn is_stopping(state: &ExecutionState) -> bool {
     state.phase.is_stopping() || state.phase == Phase::AgentDisconnected
 }
 
-/// The state that an update requests; `None` without one, or if it is refused.
-fn expected_state(
+/// The state that an update requests; `None` without one, or if it is invalid.
+fn requested_state(
     before: &Before,
     update: Option<&UpdateState>,
     server: &ServerLoop,
 ) -> Option<DesiredState> {
-    let update = update?;
-    // An update with a restart may be refused for many reasons.
-    if !update.restart.is_empty() && *server.view().desired == before.desired {
+    let requested = after(&before.desired, update?);
+    if has_cycle(&requested.workloads) {
         return None;
     }
-    let expected = after(&before.desired, update);
-    if has_cycle(&expected.workloads) {
+    if server.has_modes() && !modes::is_allowed(&requested) {
         return None;
     }
-    if server.has_modes() && !modes::is_allowed(&expected) {
-        return None;
-    }
-    Some(expected)
+    Some(requested)
 }
 
 /// The workloads that join an earlier restart, because they run and now need a restarted one. Each
