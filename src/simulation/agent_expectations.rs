@@ -39,6 +39,21 @@ struct SentInstance {
     is_current: bool,
     /// The event that is being handled ends it. Until its deletes are done, it may still start.
     ends: bool,
+    /// The number of the target by which its control loop must run it no longer.
+    ended_by: Option<u64>,
+    /// When its control loop had that target. A later start needs another permission.
+    ended_at: Option<Instant>,
+}
+
+impl SentInstance {
+    /// Returns whether a control loop may start it at this instant.
+    fn may_start_at(&self, now: Instant) -> bool {
+        let has_ended = match self.ended_at {
+            Some(at) => at < now,
+            None => false,
+        };
+        (self.may_start && !has_ended) || self.withdrawn_at == Some(now)
+    }
 }
 
 /// A delete that the server sent, alone or as a part of an update.
@@ -376,6 +391,13 @@ impl AgentExpectations {
             return Vec::new();
         };
         let earlier = self.sent.insert(workload.clone(), status.clone());
+        let target = status.target_number();
+        for sent in &mut self.instances {
+            let is_of_loop = sent.added.instance.workload == *workload;
+            if is_of_loop && sent.ended_by.is_some_and(|number| number <= target) {
+                sent.ended_at.get_or_insert(now);
+            }
+        }
         let reports = status.changes_since(&earlier.unwrap_or_default());
         for report in &reports {
             if report.state.phase.has_ended() {
@@ -456,6 +478,8 @@ impl AgentExpectations {
             withdrawn_at: None,
             is_current: true,
             ends: false,
+            ended_by: None,
+            ended_at: None,
         });
     }
 
@@ -472,9 +496,24 @@ impl AgentExpectations {
                 sent.is_current = false;
             }
         }
+        self.end_permissions(manager, now);
         self.withdraw(manager, now);
         if !manager.awaits_listings() {
             self.forget_listed(engine);
+        }
+    }
+
+    /// Notes by which target the control loops of ended instances must run these no longer. One that
+    /// waits to be replaced or deleted continues, and its policy restarts it.
+    fn end_permissions(&mut self, manager: &Scheduler<ManualClock>, now: Instant) {
+        for sent in &mut self.instances {
+            if sent.is_current || sent.ended_by.is_some() || manager.may_run(&sent.added) {
+                continue;
+            }
+            match manager.target_number(&sent.added.instance.workload) {
+                Some(number) => sent.ended_by = Some(number),
+                None => _ = sent.ended_at.get_or_insert(now), // There is no control loop.
+            }
         }
     }
 
@@ -575,12 +614,15 @@ impl AgentExpectations {
 
     /// Returns the violation if the stop of a running container is against the conditions of its
     /// delete.
-    pub(crate) fn check_stop(&self, instance: &InstanceName, runtime: &Name) -> Option<String> {
+    pub(crate) fn check_stop(&self, stopped: &AddedWorkload, runtime: &Name) -> Option<String> {
+        let instance = &stopped.instance;
         if self.may_end_itself(instance) {
             return None;
         }
-        let delete = self.deletes.get(&instance.workload)?;
         let container = ContainerKey::new(instance, runtime);
+        let Some(delete) = self.deletes.get(&instance.workload) else {
+            return self.check_stop_of_desired(stopped, &container);
+        };
         if delete.may_stop || self.stopping.contains(&container) {
             return None;
         }
@@ -592,6 +634,28 @@ impl AgentExpectations {
         Some(format!(
             "'{instance}' is stopped before its conditions are met: {conditions:?}"
         ))
+    }
+
+    /// Returns the violation if a desired instance is stopped without a delete. A container of an
+    /// earlier version is replaced, also if it has the same instance name.
+    fn check_stop_of_desired(
+        &self,
+        stopped: &AddedWorkload,
+        container: &ContainerKey,
+    ) -> Option<String> {
+        if self.stopping.contains(container) {
+            return None;
+        }
+        let mut instances = self.instances.iter();
+        let is_desired = instances.any(|sent| {
+            let is_of_engine = sent.added.workload.runtime == container.runtime;
+            sent.is_current && !sent.ends && sent.added == *stopped && is_of_engine
+        });
+        if !is_desired {
+            return None;
+        }
+        let instance = &container.instance;
+        Some(format!("'{instance}' is stopped although it is desired"))
     }
 
     /// Returns whether a block may end a container although others wait for it: it is not ready in
@@ -607,27 +671,28 @@ impl AgentExpectations {
             if parts.any(|part| config.contains(part)) {
                 return true;
             }
+            if self.may_be_blocked(&sent.added.workload, &mut BTreeSet::new()) {
+                return true;
+            }
         }
-        self.may_be_blocked(&instance.workload, &mut BTreeSet::new())
+        false
     }
 
     /// Returns whether a condition of the node may end this workload, by itself or because of one
-    /// that it needs running.
-    fn may_be_blocked(&self, name: &str, seen: &mut BTreeSet<String>) -> bool {
-        if !seen.insert(name.to_owned()) {
-            return false;
+    /// that it needs running. `seen` are the names that were visited already.
+    fn may_be_blocked<'s>(&'s self, workload: &'s Workload, seen: &mut BTreeSet<&'s str>) -> bool {
+        let config = &workload.runtime_config;
+        if config.contains("precondition:") || config.contains("activation:") {
+            return true;
         }
-        for sent in &self.instances {
-            if *sent.added.instance.workload != *name {
+        for (needed, condition) in &workload.dependencies {
+            if *condition != AddCondition::Running || !seen.insert(needed) {
                 continue;
             }
-            let workload = &sent.added.workload;
-            let config = &workload.runtime_config;
-            if config.contains("precondition:") || config.contains("activation:") {
-                return true;
-            }
-            for (needed, condition) in &workload.dependencies {
-                if *condition == AddCondition::Running && self.may_be_blocked(needed, seen) {
+            for sent in &self.instances {
+                if *sent.added.instance.workload == **needed
+                    && self.may_be_blocked(&sent.added.workload, seen)
+                {
                     return true;
                 }
             }
@@ -699,7 +764,7 @@ impl AgentExpectations {
         for sent in &self.instances {
             if sent.added == started {
                 is_current |= sent.is_current;
-                may_start |= sent.may_start || sent.withdrawn_at == Some(now);
+                may_start |= sent.may_start_at(now);
             }
         }
         // The instances that the started one replaces are gone, so a delete of them is over.
@@ -765,7 +830,7 @@ fn lets_stop(state: &ExecutionState, condition: DeleteCondition) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::engine::EngineFaults;
-    use super::super::life::{Life, LifeOptions, PrepareOptions};
+    use super::super::life::{Life, LifeOptions, Part, PrepareOptions};
     use super::super::trace::Trace;
     use super::*;
     use ankaios_model::messages::DeletedWorkload;
@@ -773,6 +838,7 @@ mod tests {
     use ankaios_platform::clock::Clock;
     use ankaios_runtime::ContainerId;
     use std::path::Path;
+    use std::time::Duration;
 
     /// An agent with its expectations. It has the state of `user`, which runs on another agent.
     struct CheckedAgent {
@@ -849,9 +915,25 @@ mod tests {
             self.event(SchedulerEvent::Server(FromServer::UpdateWorkload(plan)));
         }
 
+        /// Lets control loops handle their targets.
+        fn step_loops(&mut self) {
+            let mut parts = Vec::new();
+            self.life.ready(&mut parts);
+            while let Some(part) = parts.pop() {
+                let Part::Loop(index) = part else { continue };
+                let (_, events) = self.life.step_loop(index);
+                for event in events {
+                    self.expectations.reported(&event, self.clock.now());
+                    self.event(event);
+                }
+                parts.clear();
+                self.life.ready(&mut parts);
+            }
+        }
+
         fn may_stop(&self, of: &AddedWorkload) -> bool {
             self.expectations
-                .check_stop(&of.instance, &of.workload.runtime)
+                .check_stop(of, &of.workload.runtime)
                 .is_none()
         }
 
@@ -1134,5 +1216,54 @@ mod tests {
             checked.may_start(&unmet),
             "a listing has shown it as running"
         );
+    }
+
+    /// As of a scheduler that remembers the dependencies of the first time.
+    #[test]
+    fn start_of_an_instance_that_came_back_needs_dependencies() {
+        let (mut checked, w) = (
+            CheckedAgent::new(),
+            wanted("run 0", Some(AddCondition::Running)),
+        );
+        checked.plan(&[&w], &[]);
+        checked.plan(&[], &[(&w, &[])]);
+        assert!(checked.may_start(&w), "its control loop may start it now");
+        checked.step_loops();
+        checked.clock.advance(Duration::from_millis(1));
+        let user = InstanceName::with_id("user", "id", "B");
+        let ended = WorkloadState::new(user, ExecutionState::plain(Phase::Succeeded));
+        checked.event(SchedulerEvent::Server(FromServer::WorkloadStates(vec![
+            ended,
+        ])));
+        checked.plan(&[&w], &[]);
+        assert!(!checked.may_start(&w), "it waits for the user once more");
+    }
+
+    #[test]
+    fn stop_of_a_desired_instance_is_an_alarm() {
+        let (mut checked, w) = (CheckedAgent::new(), wanted("run 0", None));
+        checked.plan(&[&w], &[]);
+        assert!(!checked.may_stop(&w));
+        let mut workload = (*w.workload).clone();
+        workload.tags.insert("tag".to_owned(), "1".to_owned());
+        let earlier = AddedWorkload {
+            instance: w.instance.clone(),
+            workload: Arc::new(workload),
+        };
+        assert!(checked.may_stop(&earlier), "it is replaced");
+        checked.plan(&[], &[(&w, &[])]);
+        assert!(checked.may_stop(&w));
+    }
+
+    #[test]
+    fn block_of_an_earlier_version_allows_no_stop() {
+        let block = "lifecycle: { precondition: { pathExists: /key } }";
+        let blocked = wanted(&format!("run 0\n{block}"), None);
+        let (mut checked, w) = (CheckedAgent::new(), wanted("run 1", None));
+        checked.plan(&[&blocked], &[]);
+        assert!(checked.may_stop(&blocked), "the node may forbid it");
+        checked.plan(&[&w], &[(&blocked, &[])]);
+        checked.plan(&[], &[(&w, &["user"])]);
+        assert!(!checked.may_stop(&w));
     }
 }

@@ -234,7 +234,7 @@ impl SimNode {
         for stop in stopped {
             if stop.caller.life == life.number {
                 let runtime = &stop.caller.runtime;
-                violations.extend(self.expectations.check_stop(&stop.instance, runtime));
+                violations.extend(self.expectations.check_stop(&stop.added, runtime));
             }
         }
         violations

@@ -140,7 +140,8 @@ pub(crate) struct BegunStart {
 /// The stop of a running container that has begun.
 pub(crate) struct BegunStop {
     pub caller: Caller,
-    pub instance: InstanceName,
+    /// The instance with the workload at the creation of the container.
+    pub added: AddedWorkload,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -871,7 +872,10 @@ impl World {
         if runs && !container.leftover && !container.is_denied(self.clock.now()) {
             self.stopped.push(BegunStop {
                 caller: caller.clone(),
-                instance: container.instance.clone(),
+                added: AddedWorkload {
+                    instance: container.instance.clone(),
+                    workload: container.made_for.clone(),
+                },
             });
         }
     }

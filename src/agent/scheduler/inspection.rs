@@ -31,6 +31,16 @@ impl<C: Clock> Scheduler<C> {
         self.workloads.prepares(added, level)
     }
 
+    /// Whether the control loop of a workload has to run this instance, or keeps a found container.
+    pub fn may_run(&self, added: &AddedWorkload) -> bool {
+        self.workloads.may_run(added)
+    }
+
+    /// The number of the newest target of a control loop.
+    pub fn target_number(&self, workload: &Name) -> Option<u64> {
+        self.workloads.target_number(workload)
+    }
+
     /// Whether listed containers wait until all engines have listed.
     pub fn awaits_listings(&self) -> bool {
         self.workloads.awaits_listings

@@ -3,6 +3,7 @@
 //! Thread: `wl:<name>`, or that of a test.
 
 use super::WorkloadControlLoop;
+use super::status::Status;
 use ankaios_platform::clock::Clock;
 use crossbeam_channel::Receiver;
 use std::cell::RefCell;
@@ -44,5 +45,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Becomes ready when there may be an event.
     pub fn woken(&self) -> Receiver<()> {
         self.mailbox.woken().clone()
+    }
+}
+
+impl Status {
+    /// The number of the newest target that the control loop has taken.
+    pub fn target_number(&self) -> u64 {
+        self.target
     }
 }

@@ -3,6 +3,7 @@
 //! Thread: `scheduler`, or that of a test.
 
 use super::{Waits, WorkloadRecords};
+use crate::workload::mailbox::RunTarget;
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::Name;
 use ankaios_model::prepare_level::PrepareLevel;
@@ -50,5 +51,26 @@ impl<C: Clock> WorkloadRecords<C> {
             None => false,
         };
         is_next || target.run.added() == Some(added)
+    }
+
+    /// Whether the control loop of a workload has to run this instance, or keeps a found container.
+    pub(crate) fn may_run(&self, added: &AddedWorkload) -> bool {
+        let Some(record) = self.records.get(&added.instance.workload) else {
+            return false;
+        };
+        let Some(control_loop) = &record.control_loop else {
+            return false;
+        };
+        match &control_loop.target.run {
+            RunTarget::Nothing => false,
+            RunTarget::Found => true,
+            RunTarget::Instance(runs) => runs == added,
+        }
+    }
+
+    /// The number of the newest target of a control loop.
+    pub(crate) fn target_number(&self, workload: &Name) -> Option<u64> {
+        let control_loop = self.records.get(workload)?.control_loop.as_ref()?;
+        Some(control_loop.target.number)
     }
 }
