@@ -868,6 +868,7 @@ mod tests {
                 pidfds: true,
                 seed: 1,
                 prepare,
+                lags: 0,
                 boot: 0,
             };
             let life = Life::start(

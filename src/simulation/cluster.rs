@@ -167,6 +167,7 @@ impl SimNode {
             pidfds: random.u8(0..4) > 0,
             seed: random.u64(..),
             prepare: disturbances.preparation(name),
+            lags: disturbances.lags,
             boot: 0,
         };
         let mut stages = false;

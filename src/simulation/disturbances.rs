@@ -50,6 +50,8 @@ pub(crate) struct Disturbances {
     pub haste: u32,
     /// Workloads that are restarted with those that they need.
     pub followers: u32,
+    /// Steps of a state checker after which it gets no processor for a while.
+    pub lags: u32,
 }
 
 /// Kinds that were added later. A seed without them does the same as before.
@@ -66,7 +68,7 @@ pub(crate) const LATEST: [&str; 6] = [
     "restarts",
 ];
 /// As [`LATEST`], for those that came after them.
-pub(crate) const LAST: [&str; 2] = ["haste", "followers"];
+pub(crate) const LAST: [&str; 3] = ["haste", "followers", "lags"];
 
 /// Draws 0, or a number up to `most`.
 fn up_to(random: &mut fastrand::Rng, most: u32) -> u32 {
@@ -121,6 +123,7 @@ impl Disturbances {
             restarts: 0,
             haste: 0,
             followers: 0,
+            lags: 0,
         };
         disturbances.engine.strange_ends = up_to(&mut newer, 30);
         disturbances.prepares = up_to(&mut newer, 150).min(100);
@@ -130,6 +133,7 @@ impl Disturbances {
         disturbances.restarts = up_to(&mut newer, 40);
         disturbances.haste = up_to(&mut newer, 100);
         disturbances.followers = up_to(&mut newer, 100);
+        disturbances.lags = up_to(&mut newer, 60);
         disturbances
     }
 
@@ -159,7 +163,7 @@ impl Disturbances {
     }
 
     /// Each kind of fault by its name.
-    pub(crate) fn kinds(&mut self) -> [(&'static str, &mut u32); 34] {
+    pub(crate) fn kinds(&mut self) -> [(&'static str, &mut u32); 35] {
         let Self {
             engine,
             slow_network,
@@ -185,6 +189,7 @@ impl Disturbances {
             restarts,
             haste,
             followers,
+            lags,
         } = self;
         [
             ("start_fails", &mut engine.start_fails),
@@ -221,6 +226,7 @@ impl Disturbances {
             ("restarts", restarts),
             ("haste", haste),
             ("followers", followers),
+            ("lags", lags),
         ]
     }
 }

@@ -43,6 +43,10 @@ use std::time::{Duration, Instant};
 /// The runtimes of each node.
 pub(crate) const RUNTIMES: [&str; 2] = ["podman", "containerd"];
 
+/// Longest time for which a state checker gets no processor, in milliseconds. It is longer than a
+/// usual listing, so that one ends meanwhile.
+const LAG_MAX_MS: u64 = 500;
+
 /// Most steps of control loops and calls between two targets.
 const STEPS_MEANWHILE: usize = 6;
 
@@ -126,6 +130,28 @@ struct SimChecker {
     listing: Rc<Cell<Option<u64>>>,
     engine: SimEngine,
     caller: Caller,
+    lag: CheckerLag,
+    clock: ManualClock,
+}
+
+/// A state checker that gets no processor now and then. Its listings end meanwhile, and commands
+/// wait.
+struct CheckerLag {
+    percent: u32,
+    /// Draws for lags only, so that all else of a seed stays the same without them.
+    random: fastrand::Rng,
+    /// It does nothing before this time.
+    until: Instant,
+}
+
+impl CheckerLag {
+    /// Draws whether a lag follows the step that was made now.
+    fn draw(&mut self, now: Instant) {
+        if self.percent > 0 && self.random.u32(0..100) < self.percent {
+            let lag_ms = self.random.u64(1..=LAG_MAX_MS);
+            self.until = now + Duration::from_millis(lag_ms);
+        }
+    }
 }
 
 impl SimChecker {
@@ -134,7 +160,7 @@ impl SimChecker {
         caller: &Caller,
         engine: &SimEngine,
         clock: &ManualClock,
-        pidfds: bool,
+        options: LifeOptions,
         commands: Receiver<WatchCommand>,
     ) -> Self {
         let listing = Rc::new(Cell::new(None));
@@ -142,7 +168,7 @@ impl SimChecker {
             engine: engine.clone(),
             caller: caller.clone(),
             listing: listing.clone(),
-            pidfds,
+            pidfds: options.pidfds,
         };
         let settings = CheckerSettings {
             runtime,
@@ -155,22 +181,30 @@ impl SimChecker {
             listing,
             engine: engine.clone(),
             caller: caller.clone(),
+            lag: CheckerLag {
+                percent: options.lags,
+                random: fastrand::Rng::with_seed(options.seed),
+                until: clock.now(),
+            },
+            clock: clock.clone(),
         }
     }
 
+    /// When it continues without another event.
     fn due(&self) -> Option<Instant> {
+        let has_events = !self.commands.is_empty() || self.engine.has_exits(&self.caller);
         let mut due = Vec::new();
+        if has_events {
+            due.push(self.lag.until);
+        }
         due.extend(self.checker.next_listing_at());
         if let Some(call) = self.listing.get() {
             due.extend(self.engine.due_of(call));
         }
-        due.into_iter().min()
+        Some(due.into_iter().min()?.max(self.lag.until))
     }
 
     fn is_ready(&self, now: Instant) -> bool {
-        if !self.commands.is_empty() || self.engine.has_exits(&self.caller) {
-            return true;
-        }
         match self.due() {
             Some(due) => due <= now,
             None => false,
@@ -195,6 +229,7 @@ impl SimChecker {
             self.checker.on_exit(key);
         }
         self.checker.list_if_due();
+        self.lag.draw(self.clock.now());
     }
 }
 
@@ -231,6 +266,8 @@ pub(crate) struct LifeOptions {
     pub pidfds: bool,
     pub seed: u64,
     pub prepare: PrepareOptions,
+    /// Steps of state checkers after which these lag, in percent.
+    pub lags: u32,
     /// Counts the boots of the node.
     pub boot: u64,
 }
@@ -304,9 +341,8 @@ impl Life {
                 runtime: runtime.into(),
             };
             let (watch, commands) = bounded(STEPPED_INBOX);
-            let has_pidfds = options.pidfds;
             checkers.push(SimChecker::new(
-                runtime, &caller, engine, clock, has_pidfds, commands,
+                runtime, &caller, engine, clock, options, commands,
             ));
             let source = EngineSource {
                 connect: connect_to(engine, &caller, clock),

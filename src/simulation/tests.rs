@@ -62,7 +62,7 @@ const FOUND_LAST: [u64; 26] = [
 ];
 /// Seeds with all kinds of faults but `followers` that have found something.
 const FOUND_HASTY: [u64; 1] = [2037];
-/// Seeds with all kinds of faults that have found something since there are followers.
+/// Seeds with all kinds of faults but `lags` that have found something since there are followers.
 const FOUND_NOW: [u64; 5] = [9004333, 9021256, 10023650, 10040068, 10046746];
 /// Events shown of a seed that failed.
 const SHOWN: usize = 200;
@@ -116,7 +116,8 @@ fn found_without(seed: u64) -> LeftOut {
     let is_found = !newest.is_empty() || FOUND_LAST.contains(&seed);
     let hasty = match seed {
         _ if is_found => LAST.as_slice(),
-        _ if FOUND_HASTY.contains(&seed) => &["followers"],
+        _ if FOUND_HASTY.contains(&seed) => &["followers", "lags"],
+        _ if FOUND_NOW.contains(&seed) => &["lags"],
         _ => &[],
     };
     let older = newer
