@@ -63,7 +63,7 @@ const FOUND_LAST: [u64; 26] = [
 /// Seeds with all kinds of faults but `followers` that have found something.
 const FOUND_HASTY: [u64; 1] = [2037];
 /// Seeds with all kinds of faults but `lags` that have found something since there are followers.
-const FOUND_NOW: [u64; 5] = [9004333, 9021256, 10023650, 10040068, 10046746];
+const FOUND_NOW: [u64; 6] = [9004333, 9021256, 10023650, 10040068, 10046746, 10115132];
 /// Events shown of a seed that failed.
 const SHOWN: usize = 200;
 /// Seeds named of those that failed.

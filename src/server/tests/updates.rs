@@ -729,6 +729,40 @@ fn restarted_server_relieves_an_update_in_place() {
     }
 }
 
+/// Simulated seed 10115132: the old revision was being restarted by its policy at the first report
+/// of a new connection, and was shown as waiting after it. The agent was not sent that it had to
+/// wait for less.
+#[test]
+fn update_in_place_shown_as_waiting_late_is_relieved() {
+    let (a, b) = (instance("a", "B"), instance("b", "A"));
+    let present = [("a", "B", ""), ("b", "A", ", tags: {k: v}")];
+    let mut cluster = Cluster::with_manifest(&manifest(&present));
+    let other = cluster.settled_agent("B");
+    cluster.report(other, &[(&a, Phase::Running)]);
+    let agent = cluster.agent("A");
+    cluster.report(agent, &[(&b, Phase::StoppingRequestedAtRuntime)]);
+    cluster.send(agent, ToServer::StatesComplete);
+    cluster.report(agent, &[(&b, Phase::Removed)]);
+    cluster.take_all();
+    cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
+    let plan = cluster.one_plan(agent);
+    assert!(plan.deleted[0].dependencies.is_empty());
+    assert_eq!(names(&plan.added), ["b"]);
+    // A report that has crossed this order repeats nothing.
+    cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
+    assert!(plans(&cluster.take(agent)).is_empty());
+    // Nor does one that has crossed an update of this connection.
+    let changed = [("a", "B", ""), ("b", "A", ", tags: {k: w}")];
+    cluster.close(agent);
+    let agent = cluster.settled_agent("A");
+    cluster.report(agent, &[(&b, Phase::Running)]);
+    cluster.send(agent, ToServer::StatesComplete);
+    cluster.update(&new_state(&changed), &[]).unwrap();
+    cluster.take_all();
+    cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
+    assert!(plans(&cluster.take(agent)).is_empty());
+}
+
 /// Simulated seeds 810495 and 900351: what a delete waits for was known to a server that was
 /// killed, or was forgotten with the connection or when the instance was started again while it
 /// waits. Then the agent was not sent any more that it had to wait for less.

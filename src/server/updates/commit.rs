@@ -222,6 +222,7 @@ impl Updates {
             }
             for deleted in &plan.deleted {
                 self.deletes.note_sent(deleted);
+                self.note_on_connection(&deleted.instance);
             }
             effects.send_to_agent(&agent, FromServer::UpdateWorkload(plan));
         }
@@ -239,6 +240,19 @@ impl Updates {
             added: self.as_scheduled(begun),
             deleted,
             restarted: Vec::new(),
+        }
+    }
+
+    /// Notes on the connection of its agent that an instance was replaced or deleted.
+    fn note_on_connection(&mut self, instance: &InstanceName) {
+        let is_wanted = self.workloads.is_wanted(instance);
+        let Some(agent) = self.agents.get_mut(&instance.agent) else {
+            return;
+        };
+        if is_wanted {
+            agent.note_ordered(instance);
+        } else {
+            agent.note_unwanted(instance);
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Thread: `server`; a plain value owned by [`super::Updates`].
 
-use super::reports::FirstReport;
+use super::reports::AgentConnection;
 use super::workloads::{Users, Workloads, needed_running};
 use crate::effects::Effects;
 use ankaios_model::collect::CollectEntries as _;
@@ -253,12 +253,14 @@ impl Deletes {
     /// end of the instance was reported before it started again.
     ///
     /// A wanted instance may wait as well, to be replaced by another revision of itself. Its order
-    /// is sent once, when the agent has just connected.
+    /// is sent again once, unless this connection has had one: a late report may repeat the wait
+    /// although the agent was sent that it waits for less. The wait may be shown only after the
+    /// first report, since the old revision is restarted by its policy meanwhile.
     pub(super) fn resend_unknown(
         &mut self,
         states: &[WorkloadState],
         workloads: &Workloads,
-        agents: &mut BTreeMap<Name, FirstReport>,
+        agents: &mut BTreeMap<Name, AgentConnection>,
         effects: &mut Effects,
     ) {
         let mut unknown = Vec::new();
@@ -271,7 +273,7 @@ impl Deletes {
                 continue;
             }
             if let Some(agent) = agents.get_mut(&instance.agent) {
-                let is_first = agent.note_resent(instance);
+                let is_first = agent.note_ordered(instance);
                 if is_first {
                     unknown.push(instance.clone());
                 }

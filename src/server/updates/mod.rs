@@ -45,7 +45,7 @@ use ankaios_model::names::Name;
 use crossbeam_channel::{Receiver, never};
 use deletes::Deletes;
 use essential::OlderUpdates;
-use reports::FirstReport;
+use reports::AgentConnection;
 use std::collections::BTreeMap;
 use std::time::Instant;
 use timings::Timings;
@@ -67,7 +67,7 @@ pub(crate) struct Updates {
     /// The last changes of states.
     history: History,
     /// Connected agents.
-    agents: BTreeMap<Name, FirstReport>,
+    agents: BTreeMap<Name, AgentConnection>,
     hooks: Option<MutatingHooks>,
     /// Updates that came before the server switched the mode by itself.
     older_updates: OlderUpdates,

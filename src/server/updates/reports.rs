@@ -12,26 +12,31 @@ use ankaios_model::names::{InstanceName, Name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// The open questions about a connected agent that its first report answers.
+/// The connection of an agent, with the progress of its first report and the orders since.
 #[derive(Debug)]
-pub(super) struct FirstReport {
+pub(super) struct AgentConnection {
     /// Unwanted instances with a state that the agent has not reported yet on this connection. They
     /// are gone if its first report ends without them.
     pub(super) unconfirmed: BTreeSet<InstanceName>,
-    /// Wanted instances whose order was sent again on this connection, see
-    /// [`Deletes::resend_unknown`](super::deletes::Deletes::resend_unknown). `None` after the first
-    /// report: from then on instances wait because of orders of this connection.
-    resent: Option<BTreeSet<InstanceName>>,
+    /// Whether its first report has ended.
+    has_reported: bool,
+    /// Wanted instances whose replacement by another revision was sent on this connection. Such an
+    /// instance waits because of that order, and any other one because of an order of an earlier
+    /// connection or server, see
+    /// [`Deletes::resend_unknown`](super::deletes::Deletes::resend_unknown).
+    ordered: BTreeSet<InstanceName>,
 }
 
-impl FirstReport {
-    /// Notes that the update of a waiting wanted instance is sent again. Returns `false` if it was
-    /// sent again before, or must not be.
-    pub(super) fn note_resent(&mut self, instance: &InstanceName) -> bool {
-        match &mut self.resent {
-            Some(resent) => resent.insert(instance.clone()),
-            None => false,
-        }
+impl AgentConnection {
+    /// Notes that the replacement of a wanted instance is sent. Returns whether it is the first one
+    /// on this connection.
+    pub(super) fn note_ordered(&mut self, instance: &InstanceName) -> bool {
+        self.ordered.insert(instance.clone())
+    }
+
+    /// Notes that an instance is not wanted any more.
+    pub(super) fn note_unwanted(&mut self, instance: &InstanceName) {
+        self.ordered.remove(instance);
     }
 }
 
@@ -53,11 +58,12 @@ impl Updates {
                 unconfirmed.insert(instance);
             }
         }
-        let report = FirstReport {
+        let connection = AgentConnection {
             unconfirmed,
-            resent: Some(BTreeSet::new()),
+            has_reported: false,
+            ordered: BTreeSet::new(),
         };
-        self.agents.insert(name.clone(), report);
+        self.agents.insert(name.clone(), connection);
     }
 
     /// Makes the states of a lost agent unknown. `changes` are published with that.
@@ -161,7 +167,7 @@ impl Updates {
         let Some(agent) = self.agents.get_mut(name) else {
             return;
         };
-        agent.resent = None;
+        agent.has_reported = true;
         let mut gone = Vec::new();
         for instance in std::mem::take(&mut agent.unconfirmed) {
             if self.workloads.states.get(&instance).is_some() {
@@ -187,7 +193,7 @@ impl Updates {
             self.timings.report(instance, state, now, is_wanted);
             let before = self.workloads.states.get(instance).map(|state| state.phase);
             let is_first_report = match self.agents.get(&instance.agent) {
-                Some(agent) => agent.resent.is_some(),
+                Some(agent) => !agent.has_reported,
                 None => false,
             };
             self.history
