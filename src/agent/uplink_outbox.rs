@@ -326,7 +326,7 @@ enum Sent {
 }
 
 impl Slots {
-    /// Puts a state. Drops older ones when too many wait.
+    /// Puts a state. When too many wait, drops all but the newest one of each instance.
     fn put(&mut self, state: WorkloadState) {
         self.states.push_back(state);
         if self.states.len() >= self.thin_out_at {

@@ -58,9 +58,10 @@ impl WorkloadFileError {
             return true; // A check of the definition failed, before any write.
         };
         match error.raw_os_error().map(Errno::from_raw_os_error) {
+            // The system accepts no file with this path, whenever it is written.
             Some(Errno::NAMETOOLONG | Errno::INVAL) => true,
-            // A mount point is both a file and a folder. If the definition does not conflict with
-            // itself, the conflicting entry is a leftover, which the next start removes first.
+            // A file is where a folder is needed, or a folder where a file is. If no two of `files`
+            // cause that, it is a leftover, which the next start removes first.
             Some(Errno::NOTDIR | Errno::ISDIR) => one_is_folder_of_another(files),
             _ => false,
         }

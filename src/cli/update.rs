@@ -178,16 +178,18 @@ impl Context<'_> {
 
     /// Makes the request of an update. Moves the new state into the request.
     fn request_content(&mut self, update: &mut CliUpdate) -> Result<RequestContent> {
-        let mut masks = update.masks.clone();
-        if update.force {
-            masks.extend(masks_to_forget(self.link, &update.masks)?);
-        }
         if let Some(id) = update.rollback_of {
             return Ok(RequestContent::RollBack(id));
         }
         if update.is_stop_or_start() {
             return Ok(RequestContent::StopAndStart(update.stop_and_start.clone()));
         }
+        let mut masks = update.masks.clone();
+        if update.force {
+            masks.extend(masks_to_forget(self.link, &update.masks)?);
+        }
+        // Without masks the update only restarts workloads. A new state would replace the whole
+        // desired state then.
         let mut new_state = None;
         if !update.masks.is_empty() {
             new_state = Some(Ok(std::mem::take(&mut update.new_state)));

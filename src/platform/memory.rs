@@ -234,22 +234,26 @@ fn page_size() -> usize {
     }
 }
 
-/// Starts a thread that returns pages of code to the kernel after the start, and again a while
-/// after [`settle_again`]: most of the code is needed rarely. A page that is needed again comes
-/// from the page cache. This saves 4 of 6.3 MiB of an agent that has just connected.
+/// Starts a thread that returns pages of code to the kernel, since most of the code is needed
+/// rarely: soon after the start, once more when the start is over, and after each burst of work
+/// that [`settle_again`] reports. A page that is needed again comes from the page cache. This saves
+/// 4 of 6.3 MiB of an agent that has just connected.
 pub fn settle() -> io::Result<()> {
     let code: &[Range<usize>] = CODE.get().map_or(&[], Vec::as_slice);
     let (work_done, woken) = bounded(1);
     threads::spawn("settle", STACK_SMALL, move || {
-        let _ = woken.recv_timeout(FIRST_DELAY); // A call of an engine may end this wait.
+        // First, soon after the start. Work that is reported meanwhile only shortens the wait.
+        let _ = woken.recv_timeout(FIRST_DELAY);
         for range in code {
-            map_in_pieces(range);
+            map_in_pieces(range); // Then a needed page brings back less code around it.
         }
         give_back_code(code);
+        // Then, after the rest of the start and after each later burst of work.
         loop {
-            // Work comes in bursts: wait for the end of one.
+            // A burst is over when no work was reported for some time.
             while woken.recv_timeout(SETTLE_AFTER).is_ok() {}
             give_back_code(code);
+            // Wait for the next burst.
             if woken.recv().is_err() {
                 return;
             }

@@ -262,13 +262,13 @@ impl ServerLoop {
         self.apply(effects);
     }
 
-    /// Reads the state. Events of a subscription follow the response: they have the changes after
-    /// the state in it.
+    /// Reads the state. With `subscribe`, later changes follow the response as events.
     fn complete_state(&mut self, requester: &Requester, key: &RequestKey, read: &ReadState) {
         let masks = match MaskTree::of_request(&read.masks) {
             Ok(masks) => masks,
             Err(error) => return self.sessions.refuse(key, error),
         };
+        // First, the subscription, which may be refused.
         if read.subscribe {
             let owner = self.sessions.rights().owner(requester);
             let result = self
@@ -279,18 +279,20 @@ impl ServerLoop {
             }
             self.updates.observe(true);
         }
+        // Then, the response. A read without masks is for the whole state.
         let Some(masks) = masks else {
-            // A read without masks.
             let state = self.view().everything();
             return self.sessions.respond_with_state(key, state);
         };
-        // Subscriptions do not have the parts on request.
+        // Events never have the parts on request, so this response has none either.
         if read.subscribe {
             let state = self.view().select(&masks);
             return self.sessions.respond_with_state(key, state);
         }
-        if !masks.named(USAGE).is_nothing() {
-            return self.read_usage(requester, key, read, &masks); // The response follows.
+        // With the part `usage`, the response has to wait for agents.
+        let has_usage = !masks.named(USAGE).is_nothing();
+        if has_usage {
+            return self.read_usage(requester, key, read, &masks);
         }
         let mut state = self.view().select(&masks);
         self.add_parts_on_request(requester, &masks, &mut state);

@@ -118,14 +118,18 @@ impl ServerLoop {
         }
     }
 
-    /// Rolls an update back, or ends it if that is impossible.
+    /// Rolls a failed update back. If that is impossible, an update that is being staged stays
+    /// open, and any other one ends with its changes kept.
     fn undo(&mut self, number: u64, failure: &Failure) {
         match self.rollouts.undo(number, failure, &self.updates) {
             Undo::RolledBack { commit, states } => {
+                // First, the shown states: those that command lines of earlier versions wait for,
+                // and those of its instances, none of which is staged any more.
                 let mut effects = Effects::default();
                 effects.push(Effect::BroadcastToClis(states));
                 self.apply(effects);
                 self.show_staged(true);
+                // Then, the workloads from before it.
                 self.commit(commit);
                 self.send_lists();
             }

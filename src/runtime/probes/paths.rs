@@ -103,7 +103,8 @@ impl PathProbes {
         }
     }
 
-    /// Starts a probe, unless its result is awaited already.
+    /// Starts a probe, unless it is open already: its result is awaited, or was given up and may still
+    /// come.
     pub fn start(&mut self, probe: &PathProbe) -> Result<(), String> {
         if self.open.contains_key(probe) {
             return Ok(());

@@ -83,11 +83,10 @@ fn texts(names: &[InstanceName]) -> Vec<String> {
 }
 
 impl Updates {
-    /// Makes a checked state the desired one and sends agents their plans. `changes` are published
-    /// with it.
+    /// Makes a checked state the desired one and sends agents their plans.
     ///
-    /// When workloads changed, subscribers are notified before the agents; otherwise after the
-    /// response.
+    /// Subscribers are notified of its changes and of `changes`: before the agents when workloads
+    /// have changed, otherwise after the response.
     pub(crate) fn commit(
         &mut self,
         checked: CheckedUpdate,
@@ -102,26 +101,28 @@ impl Updates {
             writes_mode,
             restarted,
         } = checked;
-        // First, the desired state.
+        // First, the desired state. `change_back` would restore the present one.
         self.workloads.commits += 1;
-        let is_unchanged = change.keeps(&self.workloads.desired);
-        let before = change.apply(&mut self.workloads.desired);
-        self.update_config_users(&before);
-        let for_agents = self.workloads.take_rendered(revisions);
-        if !is_unchanged {
+        if !change.keeps(&self.workloads.desired) {
             effects.push(Effect::Store);
         }
+        let change_back = change.apply(&mut self.workloads.desired);
+        // Then, what follows from it.
+        self.update_config_users(&change_back);
+        let for_agents = self.workloads.take_rendered(revisions);
         self.put_failed(failed, now);
         if self.is_observed {
-            changes.desired(&before, &self.workloads.desired);
+            changes.desired(&change_back, &self.workloads.desired);
         }
         if writes_mode && let Some(modes) = &mut self.workloads.modes {
-            modes.cause = None; // The mode is not that of the server any more.
+            modes.cause = None; // Now a client has chosen the mode, not the server.
         }
-        // Then, the effective workloads. Restarted ones leave them for now.
+        // Then, the effective workloads. Those that restart are taken out of them until their
+        // instances have ended, for which the restart waits from then on.
         let leaving = self.begin_restart(&restarted);
         let mut accepted = self.make_effective(for_agents, &leaving, changes, now, effects);
         self.restart_begun(&leaving);
+        // Finally, the restarted instances for the response.
         for name in &restarted {
             if let Some(added) = self.workloads.scheduled(name) {
                 accepted.restarted.push(added.instance);

@@ -62,36 +62,18 @@ impl Updates {
         }
     }
 
-    /// Checks that the active dependents of all `stopped` workloads are stopped as well: a workload
-    /// cannot stop before its dependents have ended. A dependent that is restarted with its
-    /// dependencies ends by itself, so it and its own dependents may stay.
+    /// Checks that each active dependent of the workloads that stop now stops as well: a workload
+    /// cannot stop before its dependents have ended.
     fn check_dependents(&self, stopped: &BTreeSet<Name>) -> Result<(), UpdateError> {
         let mut stops: Vec<Name> = Vec::new();
         for name in stopped.difference(&self.workloads.stopped) {
             stops.push(name.clone());
         }
-        // First, find the dependents, direct or not, that would continue to run.
-        let mut running = BTreeSet::new();
-        let mut bytes_left = LIFECYCLE_BYTES_MAX;
-        let mut seen = BTreeSet::new();
-        let mut next = stops.clone();
-        while let Some(needed) = next.pop() {
-            for name in self.workloads.dependents.of(&needed) {
-                let is_new = seen.insert(name.clone());
-                if !is_new || self.ends_by_itself(name, &mut bytes_left) {
-                    continue;
-                }
-                if !stopped.contains(name) && self.is_active(name) {
-                    running.insert(&**name);
-                }
-                next.push(name.clone());
-            }
-        }
-        let running = Vec::from_iter(running);
+        let running = Vec::from_iter(self.running_dependents(&stops, stopped));
         if running.is_empty() {
             return Ok(());
         }
-        // Then, name them in the error. A manifest decides how many there are.
+        // There may be as many as a manifest has workloads, so not all are named.
         let stops: Vec<&str> = stops.iter().map(|name| &**name).collect();
         if stops.len() + running.len() > NAMES_IN_TEXT {
             let first = &running[..running.len().min(NAMES_IN_TEXT)];
@@ -108,6 +90,29 @@ impl Updates {
             stops.join(" "),
             running.join(" ")
         )))
+    }
+
+    /// Returns the dependents of `stops`, direct or not, that would continue to run, since they are
+    /// not `stopped`. A dependent that is restarted with its dependencies ends by itself, so it and
+    /// its own dependents are left out.
+    fn running_dependents(&self, stops: &[Name], stopped: &BTreeSet<Name>) -> BTreeSet<&str> {
+        let mut running = BTreeSet::new();
+        let mut bytes_left = LIFECYCLE_BYTES_MAX;
+        let mut seen = BTreeSet::new();
+        let mut next = stops.to_vec();
+        while let Some(needed) = next.pop() {
+            for name in self.workloads.dependents.of(&needed) {
+                let is_new = seen.insert(name.clone());
+                if !is_new || self.ends_by_itself(name, &mut bytes_left) {
+                    continue;
+                }
+                if !stopped.contains(name) && self.is_active(name) {
+                    running.insert(&**name);
+                }
+                next.push(name.clone()); // Even if it does not run, its dependents may.
+            }
+        }
+        running
     }
 
     /// Returns whether a workload ends with the workloads that it needs running, because it is
