@@ -339,15 +339,25 @@ fn has_no_secret(log: &str) {
     assert!(shown.is_empty(), "{shown:#?}");
 }
 
-/// Applies what no engine can run: `ank` says why, and shows no secret.
-fn apply_with_warning(cluster: &Cluster, workload: Workload, expected: &str) {
-    let output = cluster.ank_with_input(&["--no-wait", "apply", "-"], &manifest(&[workload]));
+/// Sends what no engine can run: `ank apply` refuses it, `ank set state` does not. Neither shows a
+/// secret.
+fn set_unfit(cluster: &Cluster, workload: Workload, expected: &str) {
+    let mask = format!("desiredState.workloads.{}", workload.name());
+    let text = manifest(&[workload]);
+    let refused = cluster.ank_with_input(&["--no-wait", "apply", "-"], &text);
     assert!(
-        output.code == 0 && output.stderr.contains(expected),
-        "{}",
-        output.stderr
+        refused.code == 1 && refused.stderr.contains(expected),
+        "{refused:?}"
     );
-    assert!(!output.stderr.contains("hunter2"), "{}", output.stderr);
+    let mut state = String::from("desiredState:\n");
+    for line in text.lines() {
+        state += &format!("  {line}\n");
+    }
+    let sent = cluster.ank_with_input(&["--no-wait", "set", "state", &mask, "-"], &state);
+    assert_eq!(sent.code, 0, "{sent:?}");
+    for output in [refused, sent] {
+        assert!(!output.stderr.contains("hunter2"), "{}", output.stderr);
+    }
 }
 
 #[test]
@@ -365,7 +375,7 @@ fn secrets_in_options_are_masked_in_states_and_log() {
     let plain = workload("w1", "run").config(options);
     let nerdctl = workload("w2", "run").config(options).runtime("containerd");
     cluster.apply(&manifest(&[plain, nerdctl, pods]));
-    apply_with_warning(
+    set_unfit(
         &cluster,
         unreadable,
         "commandOptions: expected a list ('- ' before each item), found a text",
@@ -411,7 +421,7 @@ fn passwords_in_addresses_are_masked_in_states_and_log() {
     let block = workload("w5", "run")
         .config("lifecycle: {ready: {http: {port: 80, host: 'user:hunter2@host'}}}");
     cluster.apply(&manifest(&[plain, nerdctl, pods]));
-    apply_with_warning(
+    set_unfit(
         &cluster,
         unfit,
         "Unsupported image '-https://user:***@host/image'",
