@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use super::clients::{Agent, Commander, Reports, Subscriber};
 use super::process::Server;
+use super::settings::rounds;
 use super::table::{Table, median};
 
 /// Starts of which the median is taken.
@@ -25,8 +26,6 @@ const READS: usize = 11;
 const CHANGES: u32 = 400;
 /// The same where there is a pause after each.
 const CHANGES_APART: u32 = 150;
-/// Means of which the median is taken, taken in turns so that other load meets both sizes.
-const ROUNDS: usize = 7;
 /// Pause after each change in the part where each is sent to all agents in a message of its own.
 const APART: Duration = Duration::from_millis(25);
 /// The server gives memory of bursts back within this time.
@@ -371,11 +370,12 @@ struct Changes {
 /// Means of CPU and delay of one round, in milliseconds.
 type Means = (f64, f64);
 
+/// The medians of some rounds, measured in turns so that other load meets both sizes.
 fn change_in_turns(clusters: &mut [Cluster; 2], pause: Duration) -> Changes {
-    let rounds: Vec<[Means; 2]> = (0..ROUNDS)
+    let means: Vec<[Means; 2]> = (0..rounds())
         .map(|_| clusters.each_mut().map(|cluster| changes(cluster, pause)))
         .collect();
-    let of = |value: fn(&[Means; 2]) -> f64| median(rounds.iter().map(value).collect());
+    let of = |value: fn(&[Means; 2]) -> f64| median(means.iter().map(value).collect());
     Changes {
         cpu: [of(|round| round[0].0), of(|round| round[1].0)],
         latency: [of(|round| round[0].1), of(|round| round[1].1)],
