@@ -17,6 +17,7 @@ use ankaios_model::execution_state::Phase;
 use ankaios_model::field_path::{WILDCARD, parts};
 use ankaios_model::fields::table::{COMPLETE_STATE, PARTS_ON_REQUEST, why_selects_nothing};
 use ankaios_model::names::InstanceName;
+use ankaios_model::nearest::nearest;
 use ankaios_model::node::Node;
 use ankaios_model::version::API_VERSION;
 use std::collections::{BTreeMap, BTreeSet};
@@ -339,9 +340,15 @@ pub(crate) fn workloads(
     view.print("workloads", TooWide::Wrap, None, output)?;
     // The table of Eclipse Ankaios has no place for warnings, so they follow it.
     filter.warn_of_failures(&reasons, &state, now, output);
-    let wanted = reasons.rows.keys();
-    let wanted = wanted.filter(|instance| filter.filter.accepts(instance));
-    let absent = absent_agents(&state, wanted);
+    let mut shown_agents = BTreeSet::new();
+    for instance in reasons.rows.keys() {
+        if filter.filter.accepts(instance) {
+            shown_agents.insert(&*instance.agent);
+        }
+    }
+    // All workloads of such an agent count, shown or not.
+    let mut absent = absent_agents(&state, reasons.rows.keys());
+    absent.retain(|agent, _| shown_agents.contains(agent));
     warn_of_absent_agents(&absent, &state, &state, output);
     Ok(())
 }
@@ -469,8 +476,11 @@ fn warn_of_absent_agents(
         let mut since = String::new();
         let mut hint = String::new();
         if lost_at.is_empty() {
-            // It may never have been connected.
-            hint = meant_or(agent, rows::names(state.get("agents")), "");
+            // It was never connected, or its loss is no longer kept.
+            let connected = rows::names(state.get("agents"));
+            if let Some(similar) = nearest(agent, connected) {
+                hint = format!("if the name is misspelt: agent '{similar}' is connected");
+            }
         } else {
             since = format!(" since {lost_at}");
         }

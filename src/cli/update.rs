@@ -356,8 +356,9 @@ impl Context<'_> {
             }
             if !lost.is_empty() {
                 let workloads = lost.join("', '");
+                let run = if lost.len() == 1 { "runs" } else { "run" };
                 self.output.warn(one_line(&format!(
-                    "agent '{agent}' is not connected, so it is unknown whether '{workloads}' runs"
+                    "agent '{agent}' is not connected, so it is unknown whether '{workloads}' {run}"
                 )));
             }
         }

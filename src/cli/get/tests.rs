@@ -648,6 +648,7 @@ fn image_is_shown_for_instances_with_the_known_configuration() {
 fn workloads_of_an_agent_that_is_away_are_followed_by_a_warning() {
     let away = [
         ("web", "1", "agent_A", Phase::AgentDisconnected),
+        ("nav", "1", "agent_A", Phase::AgentDisconnected),
         ("db", "1", "frnt", Phase::PendingInitial),
     ];
     let mut cluster = state(&["front"], &away);
@@ -659,9 +660,9 @@ fn workloads_of_an_agent_that_is_away_are_followed_by_a_warning() {
     let map = cluster.as_map_mut().unwrap();
     map.insert("history", Node::List(vec![lost]));
     let of_web =
-        "warn: agent 'agent_A' is not connected since 1970-01-01T00:02:00Z; it has 1 workload\n";
-    let of_db =
-        "warn: agent 'frnt' is not connected; it has 1 workload\nhint: did you mean 'front'?\n";
+        "warn: agent 'agent_A' is not connected since 1970-01-01T00:02:00Z; it has 2 workloads\n";
+    let of_db = "warn: agent 'frnt' is not connected; it has 1 workload\n\
+         hint: if the name is misspelt: agent 'front' is connected\n";
     for (names, expected) in [
         (&[][..], format!("{of_web}{of_db}")),
         (&["web"], of_web.to_owned()),
