@@ -1,4 +1,4 @@
-//! Keeps the memory of a program with many threads small: few malloc arenas, and memory of a burst
+//! Keeps the memory of a program with many threads small: one malloc arena, and memory of a burst
 //! is returned to the system.
 //!
 //! Thread: [`at_start`] on `main` before any other thread starts;

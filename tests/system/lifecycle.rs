@@ -359,6 +359,7 @@ fn new_agent_probes_and_keeps_an_existing_container() {
     let podman = Podman::new();
     let (mut cluster, shared) = cluster(&podman);
     let ready = shared.join("ready");
+    // Longer than a slow machine needs until the first agent is killed.
     let lifecycle = format!("ready: {{ file: {}, deadlineMs: 15000 }}", ready.display());
     let db = shell("db", &shared, PATIENT, "", &lifecycle);
     let text = manifest(&[db, shell("web", &shared, PATIENT, &needs("db"), "")]);
@@ -368,7 +369,6 @@ fn new_agent_probes_and_keeps_an_existing_container() {
             .code,
         0
     );
-    // Longer than a slow machine needs until the first agent is killed.
     wait_until("the container runs", || {
         podman
             .containers_of("db")

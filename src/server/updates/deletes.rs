@@ -686,7 +686,7 @@ mod tests {
     }
 
     #[test]
-    fn delete_that_was_sent_or_awaits_its_end_concerns_an_instance() {
+    fn deletes_contain_what_was_sent_or_awaits_its_end() {
         let mut deletes = Deletes::default();
         assert!(!deletes.contain(&instance("db")));
         deletes.note_sent(&delete(&instance("db"), &["web"]));
