@@ -267,24 +267,30 @@ fn key(pem: &str) -> Result<PrivateKeyDer<'static>, TlsError> {
 /// Reads the certificates that a client has presented. DNS names are not checked: one may be `*`,
 /// which is compared literally.
 fn peer_certificate(presented: &[CertificateDer<'_>]) -> Result<PeerCertificate, String> {
-    use x509_parser::extensions::GeneralName;
     let Some(first) = presented.first() else {
         return Ok(PeerCertificate::default());
     };
     let (_, parsed) = x509_parser::parse_x509_certificate(first).map_err(unreadable)?;
-    let mut dns_names = Vec::new();
-    if let Some(extension) = parsed.subject_alternative_name().map_err(unreadable)? {
+    Ok(PeerCertificate {
+        count: presented.len(),
+        dns_names: dns_names(&parsed)?,
+        expires: end_of(&parsed),
+    })
+}
+
+fn dns_names(
+    certificate: &x509_parser::certificate::X509Certificate<'_>,
+) -> Result<Vec<String>, String> {
+    use x509_parser::extensions::GeneralName;
+    let mut names = Vec::new();
+    if let Some(extension) = certificate.subject_alternative_name().map_err(unreadable)? {
         for name in &extension.value.general_names {
             if let GeneralName::DNSName(name) = name {
-                dns_names.push((*name).to_owned());
+                names.push((*name).to_owned());
             }
         }
     }
-    Ok(PeerCertificate {
-        count: presented.len(),
-        dns_names,
-        expires: end_of(&parsed),
-    })
+    Ok(names)
 }
 
 fn unreadable(error: impl std::fmt::Display) -> String {
@@ -355,13 +361,12 @@ impl ClientCertVerifier for NamingVerifier {
 /// The DNS names in a certificate, or else its subject; `None` if it has neither. They are not
 /// verified.
 fn names_in(certificate: &CertificateDer<'_>) -> Option<String> {
-    let names = match peer_certificate(std::slice::from_ref(certificate)) {
-        Ok(certificate) if !certificate.dns_names.is_empty() => certificate.dns_names.join(", "),
-        Ok(_) | Err(_) => {
-            let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
-            parsed.subject().to_string()
-        }
-    };
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    let dns_names = dns_names(&parsed).unwrap_or_default();
+    let mut names = dns_names.join(", ");
+    if names.is_empty() {
+        names = parsed.subject().to_string();
+    }
     if names.is_empty() { None } else { Some(names) }
 }
 
