@@ -93,7 +93,7 @@ pub(crate) struct Cluster {
     /// The instances of a server that only uses the reports on a connection. Our server also
     /// forgets instances that an agent does not have any more; other servers do not.
     pub reported: BTreeSet<InstanceName>,
-    expectations: ServerExpectations,
+    pub expectations: ServerExpectations,
     /// The guarded updates, if there may be any.
     guarded: Option<GuardedUpdates>,
     /// The stream from which the server accepts messages of each agent. It ignores older ones.

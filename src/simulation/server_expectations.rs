@@ -155,6 +155,15 @@ pub(crate) struct ServerExpectations {
     are_guarded: bool,
     /// The last update was valid and has changed nothing, so it must have been refused.
     is_ignored: bool,
+    /// Number of server events that have changed the effective workloads.
+    changes: u64,
+    /// The change that made the present version of each workload effective. A workload that is not
+    /// here was effective when the server started.
+    begun_at: BTreeMap<Name, u64>,
+    /// By workload and agent: the change that ended its last version there. Deletes that the server
+    /// does not know are not here: those of an earlier server, and those of an instance whose end
+    /// was reported before its policy started it again.
+    ended_at: BTreeMap<(Name, Name), u64>,
 }
 
 impl ServerExpectations {
@@ -218,9 +227,17 @@ impl ServerExpectations {
 
     /// Notes instances that are not desired any more: they may still run for a while.
     pub(crate) fn note_ended(&mut self, before: &Before, server: &ServerLoop) {
+        self.changes += 1;
         for (name, added) in &before.effective {
             if server.view().effective.get(name) != Some(added) {
                 self.note_stopping(added);
+                let place = (name.clone(), added.instance.agent.clone());
+                self.ended_at.insert(place, self.changes);
+            }
+        }
+        for (name, added) in server.view().effective {
+            if before.effective.get(name) != Some(added) {
+                self.begun_at.insert(name.clone(), self.changes);
             }
         }
         // So may new versions that waited: a rollback or a switch of the mode may have ended their
@@ -234,6 +251,20 @@ impl ServerExpectations {
             }
         }
         self.forget_gone(server);
+    }
+
+    /// Returns whether a delete of `stopping` may wait for the present version of `dependent`: it
+    /// must have been there before the delete. An agent that waits because of a delete that the
+    /// server does not know may wait for any version.
+    pub(crate) fn may_keep(&self, dependent: &str, stopping: &InstanceName) -> bool {
+        let place = (stopping.workload.clone(), stopping.agent.clone());
+        let Some(ended) = self.ended_at.get(&place) else {
+            return true;
+        };
+        match self.begun_at.get(dependent) {
+            Some(begun) => begun < ended,
+            None => true,
+        }
     }
 
     fn note_stopping(&mut self, ended: &AddedWorkload) {
@@ -263,7 +294,11 @@ impl ServerExpectations {
     pub(crate) fn reported(&mut self, states: &[WorkloadState]) {
         for report in states {
             if report.state.phase == Phase::Removed {
+                let InstanceName {
+                    workload, agent, ..
+                } = &report.instance;
                 self.stopping.remove(&report.instance);
+                self.ended_at.remove(&(workload.clone(), agent.clone()));
             }
         }
     }
@@ -342,6 +377,8 @@ impl ServerExpectations {
         self.last_rules.clear();
         self.unclear.clear();
         self.unclear_rules.clear();
+        self.begun_at.clear();
+        self.ended_at.clear();
     }
 
     /// Returns the violation if a delete has wrong conditions. An instance that ends waits for all
@@ -418,8 +455,8 @@ impl ServerExpectations {
         dependents
     }
 
-    /// Returns whether `dependent` does not need `needed` any more, and its earlier instances do
-    /// not run again: the delete need not wait for it.
+    /// Returns whether the present version of `dependent` does not need `needed` or was not there
+    /// before, and its earlier instances do not run again: the delete need not wait for it.
     fn is_released(
         &self,
         dependent: &str,
@@ -431,7 +468,8 @@ impl ServerExpectations {
         let Some(now) = view.effective.get(dependent) else {
             return false;
         };
-        if needed_running(&now.workload).contains(needed) {
+        let was_there = before.effective.get(dependent) == Some(now);
+        if was_there && needed_running(&now.workload).contains(needed) {
             return false;
         }
         let mut earlier = Vec::new();

@@ -8,7 +8,7 @@ use super::cluster::{Cluster, SimNode};
 use super::engine::{Container, removes_itself};
 use super::guarded_updates::pending;
 use super::life::RUNTIMES;
-use super::server_expectations::not_in_force;
+use super::server_expectations::{ServerExpectations, not_in_force};
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::names::{InstanceName, Name};
@@ -18,6 +18,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type States = BTreeMap<InstanceName, ExecutionState>;
 type Effective = BTreeMap<Name, AddedWorkload>;
+
+/// What the engines, the agents and the server show.
+struct Observed<'o> {
+    nodes: &'o [SimNode],
+    effective: &'o Effective,
+    states: &'o States,
+    expectations: &'o ServerExpectations,
+}
 
 /// Returns the first difference from the desired state; `None` if there is none.
 pub(crate) fn unsettled(cluster: &mut Cluster) -> Option<String> {
@@ -56,21 +64,26 @@ pub(crate) fn unsettled(cluster: &mut Cluster) -> Option<String> {
             ));
         }
     }
-    let nodes = &cluster.nodes;
-    if let Some(wrong) = states_of_the_gone(nodes, &effective, &states) {
+    let observed = Observed {
+        nodes: &cluster.nodes,
+        effective: &effective,
+        states: &states,
+        expectations: &cluster.expectations,
+    };
+    if let Some(wrong) = states_of_the_gone(&observed) {
         return Some(wrong);
     }
     for added in effective.values() {
-        if let Some(wrong) = workload(nodes, added, &effective, &states) {
+        if let Some(wrong) = workload(&observed, added) {
             return Some(wrong);
         }
     }
-    for node in nodes {
-        if let Some(wrong) = unwanted_container(nodes, node, &effective, &states, &pending) {
+    for node in &cluster.nodes {
+        if let Some(wrong) = unwanted_container(&observed, node, &pending) {
             return Some(wrong);
         }
     }
-    for node in nodes {
+    for node in &cluster.nodes {
         if let Some(wrong) = agents_view(node, &states) {
             return Some(wrong);
         }
@@ -83,79 +96,78 @@ pub(crate) fn unsettled(cluster: &mut Cluster) -> Option<String> {
     None
 }
 
-/// Returns whether an instance still exists because others need it. The messages to its agent and
-/// the desired state say which do.
-fn waits_to_stop(
-    nodes: &[SimNode],
-    instance: &InstanceName,
-    effective: &Effective,
-    states: &States,
-) -> bool {
-    waits_behind(nodes, instance, effective, states, &mut BTreeSet::new())
-}
+impl Observed<'_> {
+    /// Returns whether an instance still exists because others need it. The messages to its agent
+    /// and the desired state say which do.
+    fn waits_to_stop(&self, instance: &InstanceName) -> bool {
+        self.waits_behind(instance, &mut BTreeSet::new())
+    }
 
-/// As [`waits_to_stop`]; `seen` are the instances that were visited already.
-fn waits_behind<'s>(
-    nodes: &[SimNode],
-    instance: &'s InstanceName,
-    effective: &Effective,
-    states: &'s States,
-    seen: &mut BTreeSet<&'s InstanceName>,
-) -> bool {
-    if !seen.insert(instance) {
-        return false; // A wait in a circle is no reason.
-    }
-    let Some(node) = nodes.iter().find(|node| node.name == instance.agent) else {
-        return false;
-    };
-    let Some(conditions) = node.expectations.delete_conditions.get(&instance.workload) else {
-        return false;
-    };
-    let Some(state) = states.get(instance) else {
-        return false;
-    };
-    if state.phase != Phase::StoppingWaitingToStop {
-        return false;
-    }
-    for (dependent, condition) in conditions {
-        // A dependent that waits for others itself, or for its `gone` condition, keeps its
-        // dependencies until then.
-        for (other, state) in states {
-            if *other.workload == **dependent
-                && state.phase.state() == "Stopping"
-                && !state.fulfils_delete(*condition)
-                && waits_behind(nodes, other, effective, states, seen)
-            {
-                return true;
-            }
+    /// As [`Self::waits_to_stop`]; `seen` are the instances that were visited already.
+    fn waits_behind<'o>(
+        &'o self,
+        instance: &'o InstanceName,
+        seen: &mut BTreeSet<&'o InstanceName>,
+    ) -> bool {
+        if !seen.insert(instance) {
+            return false; // A wait in a circle is no reason.
         }
-        let Some(desired) = effective.get(dependent.as_str()) else {
-            continue;
+        let mut nodes = self.nodes.iter();
+        let Some(node) = nodes.find(|node| node.name == instance.agent) else {
+            return false;
         };
-        let needs = desired.workload.dependencies.get(&*instance.workload);
-        if needs != Some(&AddCondition::Running) {
-            continue;
+        let Some(conditions) = node.expectations.delete_conditions.get(&instance.workload) else {
+            return false;
+        };
+        let Some(state) = self.states.get(instance) else {
+            return false;
+        };
+        if state.phase != Phase::StoppingWaitingToStop {
+            return false;
         }
-        // A desired dependent that is not stopping keeps it as well.
-        for (other, state) in states {
-            if *other.workload == **dependent
-                && state.phase.state() != "Stopping"
-                && !state.phase.fulfils_delete(*condition)
+        for (dependent, condition) in conditions {
+            // A dependent that waits for others itself, or for its `gone` condition, keeps its
+            // dependencies until then.
+            for (other, state) in self.states {
+                if *other.workload == **dependent
+                    && state.phase.state() == "Stopping"
+                    && !state.fulfils_delete(*condition)
+                    && self.waits_behind(other, seen)
+                {
+                    return true;
+                }
+            }
+            // A desired dependent that is not stopping keeps it as well, if it was there when the
+            // delete was sent.
+            let Some(desired) = self.effective.get(dependent.as_str()) else {
+                continue;
+            };
+            let needs = desired.workload.dependencies.get(&*instance.workload);
+            if needs != Some(&AddCondition::Running)
+                || !self.expectations.may_keep(dependent, instance)
             {
-                return true;
+                continue;
+            }
+            for (other, state) in self.states {
+                if *other.workload == **dependent
+                    && state.phase.state() != "Stopping"
+                    && !state.phase.fulfils_delete(*condition)
+                {
+                    return true;
+                }
             }
         }
+        false
     }
-    false
 }
 
-fn states_of_the_gone(nodes: &[SimNode], effective: &Effective, states: &States) -> Option<String> {
-    for (instance, state) in states {
-        let is_desired = match effective.get(&instance.workload) {
+fn states_of_the_gone(observed: &Observed) -> Option<String> {
+    for (instance, state) in observed.states {
+        let is_desired = match observed.effective.get(&instance.workload) {
             Some(added) => added.instance == *instance,
             None => false,
         };
-        if !is_desired && !waits_to_stop(nodes, instance, effective, states) {
+        if !is_desired && !observed.waits_to_stop(instance) {
             return Some(format!(
                 "the server shows '{instance}' as {state}, which is not desired any more"
             ));
@@ -176,12 +188,8 @@ fn container<'a>(
 }
 
 /// Returns the difference if a desired workload is in a wrong state.
-fn workload(
-    nodes: &[SimNode],
-    added: &AddedWorkload,
-    effective: &Effective,
-    states: &States,
-) -> Option<String> {
+fn workload(observed: &Observed, added: &AddedWorkload) -> Option<String> {
+    let Observed { nodes, states, .. } = *observed;
     let AddedWorkload { instance, workload } = added;
     let config = &*workload.runtime_config;
     let Some(state) = states.get(instance) else {
@@ -190,7 +198,7 @@ fn workload(
         ));
     };
     let phase = state.phase;
-    if waits_to_stop(nodes, instance, effective, states) {
+    if observed.waits_to_stop(instance) {
         return None;
     }
     // An instance starts when the earlier ones on its agent have ended.
@@ -199,7 +207,7 @@ fn workload(
             if other.workload == instance.workload
                 && other.agent == instance.agent
                 && other != instance
-                && waits_to_stop(nodes, other, effective, states)
+                && observed.waits_to_stop(other)
             {
                 return None;
             }
@@ -356,22 +364,20 @@ fn may_start(added: &AddedWorkload, states: &States) -> bool {
 /// Returns a container that is not desired. A `pending` workload may be staged while its update
 /// waits for agents that are not connected.
 fn unwanted_container(
-    nodes: &[SimNode],
+    observed: &Observed,
     node: &SimNode,
-    effective: &Effective,
-    states: &States,
     pending: &BTreeSet<Name>,
 ) -> Option<String> {
     for found in node.engine.containers() {
         let instance = &found.instance;
         let is_of_node = node.name == instance.agent;
-        let is_desired = match effective.get(&instance.workload) {
+        let is_desired = match observed.effective.get(&instance.workload) {
             Some(added) => {
                 added.instance == *instance && added.workload.runtime == found.runtime && is_of_node
             }
             None => false,
         };
-        let waits = is_of_node && waits_to_stop(nodes, instance, effective, states);
+        let waits = is_of_node && observed.waits_to_stop(instance);
         let is_staged = pending.contains(&instance.workload) && node.engine.is_staged(instance);
         if !is_desired && !waits && !is_staged {
             let name = &node.name;

@@ -64,6 +64,8 @@ const FOUND_LAST: [u64; 26] = [
 const FOUND_HASTY: [u64; 1] = [2037];
 /// Seeds with all kinds of faults but `lags` that have found something since there are followers.
 const FOUND_NOW: [u64; 6] = [9004333, 9021256, 10023650, 10040068, 10046746, 10115132];
+/// Seeds with all kinds of faults that have found something since there are `lags`.
+const FOUND_WITH_ALL: [u64; 3] = [10152932, 10156193, 10156534];
 /// Events shown of a seed that failed.
 const SHOWN: usize = 200;
 /// Seeds named of those that failed.
@@ -238,7 +240,8 @@ fn faults_make_no_second_container_and_actual_becomes_desired() {
                 .chain(less)
                 .chain(FOUND_LAST)
                 .chain(FOUND_HASTY)
-                .chain(FOUND_NOW);
+                .chain(FOUND_NOW)
+                .chain(FOUND_WITH_ALL);
             SEEDS.chain(found).chain(fresh..fresh + FRESH).collect()
         }
         (first, count) => {

@@ -4,8 +4,9 @@
 //! when a container ends.
 
 use crate::support::manifest::Workload;
-use crate::support::process::is_alive;
+use crate::support::process::{is_alive, process_state};
 use crate::support::{Cluster, Recorder, manifest, wait_until, with_enough_time, workload};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// The storage example of the design document, with containers that end when the test says so.
@@ -301,4 +302,51 @@ fn update_with_an_unmet_condition_deletes_now_and_creates_later() {
     cluster.wait_for_state("w1", "Pending(WaitingToStart)");
     cluster.apply(&manifest(&[workload("gate", "run")]));
     cluster.wait_for_state("w1", "Running(Ok)");
+}
+
+/// `web` on another agent needs `db`, and both are replaced together. The new `web` starts while the
+/// old `db` is not known to stop. The agent of `db` stands still meanwhile, and a large message fills
+/// its connection, so the server merges the states behind that: of the stop of the old `web` the
+/// agent sees nothing, only that the new one runs.
+#[test]
+fn replaced_workload_does_not_wait_for_a_new_dependent() {
+    let mut cluster = Cluster::start(&["agent_A", "agent_B"]);
+    let large =
+        |letter: &str| workload("large", "run").config(&format!("# {}", letter.repeat(1 << 20)));
+    let web = |image: &str| {
+        workload("web", image)
+            .on("agent_B")
+            .after("db", "ADD_COND_RUNNING")
+    };
+    cluster.run(&[workload("db", "run"), web("run"), large("a")]);
+    let changes = [
+        [workload("db", "run:latest"), web("run:latest"), large("b")],
+        // The instance of `web` keeps its name.
+        [
+            workload("db", "run"),
+            web("run:latest").tag("new"),
+            large("c"),
+        ],
+    ];
+    for change in changes {
+        let (old_db, _) = cluster.engine.only_container("db");
+        let (old_web, _) = cluster.engine.only_container("web");
+        let agent = cluster.agent("agent_A").pid();
+        cluster.agent("agent_A").signal(Signal::STOP);
+        wait_until("the agent stands still", || {
+            process_state(agent) == Some('T')
+        });
+        cluster.apply(&manifest(&change));
+        wait_until("the new web runs alone", || {
+            let rows = cluster.workloads();
+            let mut webs = rows.iter().filter(|row| row.name == "web");
+            let is_one = webs.next().is_some_and(|row| row.state == "Running(Ok)");
+            is_one && webs.next().is_none() && cluster.engine.wait_for_container("web").0 != old_web
+        });
+        cluster.agent("agent_A").signal(Signal::CONT);
+        wait_until("the new db runs alone", || {
+            cluster.engine.wait_for_container("db").0 != old_db
+        });
+        cluster.wait_for_all(3, "Running(Ok)");
+    }
 }

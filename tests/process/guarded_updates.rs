@@ -4,7 +4,6 @@
 
 use crate::support::manifest::Workload;
 use crate::support::{Cluster, manifest, wait_until, workload};
-use serde_json::json;
 use std::fs;
 
 /// A workload whose updates are put back when they fail.
@@ -60,16 +59,7 @@ fn bad_update_is_rolled_back_and_then_refused() {
         web("run:latest"),
         workload("extra", "run"),
     ]);
-    let (_, old_db) = cluster.engine.only_container("db");
-    let held_stop = json!([{ "command": "stop", "workload": "web", "times": 1, "hold": "stop" }]);
-    cluster.engine.script(&held_stop);
     cluster.apply(&bad);
-    // A workload stops once the stop of its dependents has begun. The agent of 'db' has to see
-    // that, so the stop of 'web' lasts until then.
-    wait_until("the old db is stopped", || {
-        !cluster.engine.calls_of("stop", &old_db).is_empty()
-    });
-    cluster.engine.release("stop");
     wait_for_phase(&cluster, "1", "UNDONE");
     assert_eq!(
         updates(&cluster)["1"]["reason"],

@@ -592,6 +592,10 @@ fn waiting_delete_is_sent_again_without_a_former_dependent() {
         cluster.update(&new_state(&workloads), &[]).unwrap();
         cluster.take_all();
         cluster.report(agent, &[(&a, Phase::Running)]);
+        let messages = cluster.take(agent);
+        assert!(plans(&messages).is_empty(), "the old revision may run");
+        cluster.report(agent, &[(&a, Phase::StoppingRequestedAtRuntime)]);
+        cluster.report(agent, &[(&a, Phase::Running)]);
         let plan = cluster.one_plan(agent);
         let expected = DeletedWorkload {
             instance: b.clone(),
@@ -605,6 +609,53 @@ fn waiting_delete_is_sent_again_without_a_former_dependent() {
         cluster.report(agent, &[(&a, Phase::Running), (&b, Phase::Removed)]);
         assert!(plans(&cluster.take(agent)).is_empty(), "it is told once");
         assert!(cluster.server.updates.deletes().len()[1] == 0);
+    }
+}
+
+/// Two workloads of different agents are replaced together. The new dependent may run before the
+/// agent of the other has seen the end of the old one, since newer states replace older ones in its
+/// outbox.
+#[test]
+fn delete_does_not_wait_for_the_successor_of_a_dependent() {
+    for (is_lost, rest) in [
+        (false, format!("2{NEEDS_B}")),
+        (true, format!("2{NEEDS_B}")),
+        // Its instance name stays.
+        (false, format!(", tags: {{k: v}}{NEEDS_B}")),
+        (true, format!(", tags: {{k: v}}{NEEDS_B}")),
+    ] {
+        let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", NEEDS_B), ("b", "B", "")]));
+        let (agent_of_a, mut agent) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
+        let (a, b) = (instance("a", "A"), instance("b", "B"));
+        cluster.report(agent_of_a, &[(&a, Phase::Running)]);
+        cluster.report(agent, &[(&b, Phase::Running)]);
+        cluster
+            .update(&new_state(&[("a", "A", &rest), ("b", "B", "2")]), &[])
+            .unwrap();
+        assert_eq!(waits(&cluster, agent, "b"), ["a"]);
+        let new_a = InstanceName::new("a", if rest.starts_with('2') { "x2" } else { "x" }, "A");
+        cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
+        cluster.report(agent_of_a, &[(&a, Phase::StoppingRequestedAtRuntime)]);
+        cluster.report(agent_of_a, &[(&a, Phase::Removed)]);
+        assert_eq!(plans(&cluster.take(agent)), [] as [&WorkloadPlan; 0]);
+        if is_lost {
+            cluster.close(agent);
+        }
+        cluster.report(agent_of_a, &[(&new_a, Phase::PendingStarting)]);
+        cluster.report(agent_of_a, &[(&new_a, Phase::Running)]);
+        if is_lost {
+            agent = cluster.settled_agent("B");
+            cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
+        }
+        let plan = cluster.one_plan(agent);
+        let expected = DeletedWorkload {
+            instance: b.clone(),
+            dependencies: BTreeMap::new(),
+        };
+        assert_eq!(plan.deleted, [expected], "{rest}");
+        assert_eq!(names(&plan.added), ["b"]);
+        cluster.report(agent, &[(&b, Phase::Removed)]);
+        assert_eq!(cluster.server.updates.deletes().len(), [0, 0]);
     }
 }
 
@@ -781,7 +832,7 @@ fn delete_with_forgotten_conditions_is_relieved() {
                 .update(&new_state(&[("a", "A", NEEDS_B)]), &[])
                 .unwrap();
             cluster.report(agent, &[(&b, Phase::StoppingWaitingToStop)]);
-            (cluster, agent)
+            (cluster, agent_of_a, agent)
         };
         let told = |cluster: &mut Cluster, agent| {
             cluster.take_all();
@@ -802,9 +853,12 @@ fn delete_with_forgotten_conditions_is_relieved() {
             vec![]
         }];
 
-        let (mut cluster, agent) = waiting();
+        let (mut cluster, agent_of_a, agent) = waiting();
         cluster.close(agent);
         cluster.update(&new_state(&present), &[]).unwrap();
+        for phase in [Phase::StoppingRequestedAtRuntime, Phase::Running] {
+            cluster.report(agent_of_a, &[(&a, phase)]);
+        }
         let agent = cluster.settled_agent("B");
         assert_eq!(
             told(&mut cluster, agent),
@@ -821,7 +875,7 @@ fn delete_with_forgotten_conditions_is_relieved() {
             "another server, still needed: {still_needed}"
         );
 
-        let (mut cluster, agent) = waiting();
+        let (mut cluster, _, agent) = waiting();
         cluster.report(agent, &[(&b, Phase::Removed)]);
         cluster.update(&new_state(&present), &[]).unwrap();
         assert_eq!(
@@ -861,7 +915,7 @@ fn update_in_place_behind_another_one_is_relieved() {
     }
     update(&mut cluster, "", "second");
     cluster.take_all();
-    cluster.report(agent_of_a, &[(&a, Phase::Running)]);
+    cluster.report(agent_of_a, &[(&a, Phase::PendingStarting)]);
     let plan = cluster.one_plan(agent);
     assert_eq!(
         plan.deleted,

@@ -208,6 +208,11 @@ impl Updates {
             added: added.clone(),
             deleted: deleted.clone(),
         });
+        self.deletes.note_replaced(&deleted);
+        let mut replaced = BTreeSet::new();
+        for instance in &deleted {
+            replaced.insert(instance.workload.clone());
+        }
         let for_agents = self.remove_unsent(deletes, effects);
         self.workloads.refresh_infos(&affected);
         // Then, subscribers and peers.
@@ -222,7 +227,7 @@ impl Updates {
                 continue; // When it connects, it is sent all its workloads.
             }
             for deleted in &plan.deleted {
-                self.deletes.note_sent(deleted);
+                self.deletes.note_sent(deleted, &replaced, &self.workloads);
                 self.note_on_connection(&deleted.instance);
             }
             effects.send_to_agent(&agent, FromServer::UpdateWorkload(plan));
@@ -236,7 +241,8 @@ impl Updates {
         let away = begun
             .iter()
             .filter(|begun| !self.agents.contains_key(&begun.agent));
-        self.deletes.relieve(away, &self.workloads, effects);
+        self.deletes
+            .relieve(away, &self.workloads, &self.agents, effects);
         AcceptedUpdate {
             added: self.as_scheduled(begun),
             deleted,

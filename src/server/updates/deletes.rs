@@ -54,10 +54,32 @@ impl NamesByInstance {
 pub(crate) struct Deletes {
     /// Instances that agents have to stop, with the workloads that they need until their end.
     stopping: NamesByInstance,
-    /// Instances whose deletes were sent with conditions, with the workloads that they wait for. A
-    /// condition names a workload, not an instance. If that workload continues without need of the
-    /// deleted one, the server removes the condition, see [`Deletes::relieve`].
-    sent: NamesByInstance,
+    /// Deletes that were sent with conditions, by their instances.
+    sent: BTreeMap<InstanceName, SentDelete>,
+    /// The instances in `sent` that wait for each workload.
+    waiting: Users<InstanceName>,
+}
+
+/// A delete as an agent was sent it. It waits for the instances that were there and needed the
+/// deleted one. Its conditions name workloads, which may have other instances since. When only
+/// those are left, the server removes the condition, see [`Deletes::relieve`].
+#[derive(Debug, Clone, Default)]
+struct SentDelete {
+    /// The workloads that it waits for. Empty after all conditions were removed.
+    conditions: BTreeSet<String>,
+    /// The instances that it waits for, as far as they are not known to have ended.
+    awaited: BTreeMap<InstanceName, Awaited>,
+    /// The agent has connected again since, so it may have an earlier order.
+    may_be_lost: bool,
+}
+
+/// An instance that a delete waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Awaited {
+    /// The present revision of its workload. It runs until it is replaced or deleted.
+    Present,
+    /// An earlier revision, which its agent stops. A later one may have the same instance name.
+    Earlier,
 }
 
 impl Deletes {
@@ -72,57 +94,129 @@ impl Deletes {
         self.stopping.set(stopped.instance, needs);
     }
 
-    /// Notes that `instance` has stopped.
+    /// Forgets that `instance` stops: it does not exist.
     pub(crate) fn forget_stopping(&mut self, instance: &InstanceName) {
         self.stopping.remove(instance);
     }
 
-    /// Notes that a delete is sent to an agent. An agent has one order for a workload at a time, so
-    /// its conditions replace those of earlier deletes of the workload.
-    pub(crate) fn note_sent(&mut self, deleted: &DeletedWorkload) {
-        let own = &deleted.instance;
-        // The deleted instance may never have started. Then its conditions are for an older
-        // instance that still waits to stop.
-        let mut waiting = vec![own.clone()];
-        for (earlier, _) in of_workload(&self.sent.names, &own.workload) {
+    /// Notes that the end of `instance` is reported. If the instance is wanted, an earlier revision
+    /// may have ended, and the present one still waits for the workloads that were sent last.
+    pub(crate) fn note_end(&mut self, instance: &InstanceName, is_wanted: bool) {
+        self.stopping.remove(instance);
+        let Some(sent) = self.sent.get(instance) else {
+            return;
+        };
+        if !is_wanted || sent.conditions.is_empty() {
+            self.forget_sent(instance);
+        }
+    }
+
+    /// Notes that these instances were replaced or deleted. Earlier deletes that wait for one of
+    /// them do not wait for its successor.
+    pub(crate) fn note_replaced(&mut self, replaced: &[InstanceName]) {
+        for instance in replaced {
+            for waiting in self.waiting.of(&instance.workload) {
+                if let Some(sent) = self.sent.get_mut(waiting)
+                    && let Some(awaited) = sent.awaited.get_mut(instance)
+                {
+                    *awaited = Awaited::Earlier;
+                }
+            }
+        }
+    }
+
+    /// Notes that a delete is sent to an agent, with an update that has replaced or deleted the
+    /// `replaced` workloads.
+    pub(crate) fn note_sent(
+        &mut self,
+        deleted: &DeletedWorkload,
+        replaced: &BTreeSet<Name>,
+        workloads: &Workloads,
+    ) {
+        let needed = &deleted.instance.workload;
+        let mut sent = SentDelete {
+            conditions: deleted.dependencies.keys().cloned().collect_entries(),
+            ..SentDelete::default()
+        };
+        for instance in self.stopping.instances.of(needed) {
+            if sent.conditions.contains(&*instance.workload) {
+                sent.awaited.insert(instance.clone(), Awaited::Earlier);
+            }
+        }
+        for name in workloads.dependents.of(needed) {
+            let Some(present) = workloads.effective.get(name) else {
+                continue;
+            };
+            let was_there = !replaced.contains(name);
+            if was_there && sent.conditions.contains(&**name) {
+                let instance = present.instance.clone();
+                sent.awaited.insert(instance, Awaited::Present);
+            }
+        }
+        for instance in self.of_order(&deleted.instance) {
+            // One that may wait already is kept without conditions: the message may be lost.
+            if !sent.conditions.is_empty() || self.sent.contains_key(&instance) {
+                self.keep_sent(instance, sent.clone());
+            }
+        }
+    }
+
+    /// The instances that an order about `own` applies to. An agent has one order for a workload at
+    /// a time: `own` may never have started, and then the conditions are for an older instance that
+    /// still waits to stop.
+    fn of_order(&self, own: &InstanceName) -> Vec<InstanceName> {
+        let mut instances = vec![own.clone()];
+        for (earlier, _) in of_workload(&self.sent, &own.workload) {
             if earlier.agent == own.agent && earlier != own {
-                waiting.push(earlier.clone());
+                instances.push(earlier.clone());
             }
         }
-        for instance in waiting {
-            let names = deleted.dependencies.keys().cloned().collect_entries();
-            self.sent.set(instance, names);
+        instances
+    }
+
+    /// Keeps a delete that is sent, in place of an earlier one.
+    fn keep_sent(&mut self, instance: InstanceName, sent: SentDelete) {
+        self.forget_sent(&instance);
+        self.waiting.add(&instance, &sent.conditions);
+        self.sent.insert(instance, sent);
+    }
+
+    fn forget_sent(&mut self, instance: &InstanceName) {
+        if let Some(sent) = self.sent.remove(instance) {
+            self.waiting.remove(instance, &sent.conditions);
         }
     }
 
-    /// Notes that `instance` is gone and not wanted.
-    pub(crate) fn forget_sent(&mut self, instance: &InstanceName) {
-        self.sent.remove(instance);
-    }
-
-    /// Forgets the deletes that an agent was sent before it connected again. Some may be lost; it
-    /// will report the instances that wait.
-    pub(crate) fn forget_agent(&mut self, agent: &str) {
-        let mut of_agent = Vec::new();
-        for sent in self.sent.names.keys() {
-            if *sent.agent == *agent {
-                of_agent.push(sent.clone());
+    /// Notes that an agent has connected again: deletes that it was sent before may be lost. Those
+    /// of instances without a state are forgotten, since it may never report an end of these.
+    pub(crate) fn agent_connected(&mut self, agent: &str, states: &WorkloadStates) {
+        let mut forgotten = Vec::new();
+        for (instance, sent) in &mut self.sent {
+            if *instance.agent != *agent {
+                continue;
+            }
+            sent.may_be_lost = true;
+            if states.get(instance).is_none() {
+                forgotten.push(instance.clone());
             }
         }
-        for instance in &of_agent {
-            self.sent.remove(instance);
+        for instance in &forgotten {
+            self.forget_sent(instance);
         }
     }
 
     /// Returns whether `instance` is being deleted.
     pub(crate) fn contain(&self, instance: &InstanceName) -> bool {
-        self.sent.names.contains_key(instance) || self.stopping.names.contains_key(instance)
+        self.sent.contains_key(instance) || self.stopping.names.contains_key(instance)
     }
 
     /// The workloads that the delete of `instance` waits for, as it was sent last; empty without
     /// conditions.
     pub(crate) fn conditions(&self, instance: &InstanceName) -> BTreeSet<String> {
-        self.sent.names.get(instance).cloned().unwrap_or_default()
+        match self.sent.get(instance) {
+            Some(sent) => sent.conditions.clone(),
+            None => BTreeSet::new(),
+        }
     }
 
     /// The deletes of these instances with their conditions: each waits for the workloads that need
@@ -167,34 +261,65 @@ impl Deletes {
         }
     }
 
+    /// Notes the new state of a wanted instance. If an earlier revision had the same instance name,
+    /// the state may show that this revision has ended.
+    pub(crate) fn note_state(&mut self, instance: &InstanceName, state: &ExecutionState) {
+        let shows_end = state.phase.is_pending()
+            || state.phase == Phase::Removed
+            || !may_run_again(Some(state));
+        if !shows_end {
+            return;
+        }
+        for waiting in self.waiting.of(&instance.workload) {
+            if let Some(sent) = self.sent.get_mut(waiting)
+                && sent.awaited.get(instance) == Some(&Awaited::Earlier)
+            {
+                sent.awaited.remove(instance);
+            }
+        }
+    }
+
     /// Removes conditions that deletes need not wait for any more, after states of the `changed`
-    /// instances were reported. A delete that has fewer conditions is sent again.
-    pub(crate) fn relieve<'n>(
+    /// instances were reported. A delete that has fewer conditions is sent again, and so is one
+    /// that may be lost.
+    pub(super) fn relieve<'n>(
         &mut self,
         changed: impl Iterator<Item = &'n InstanceName>,
         workloads: &Workloads,
+        agents: &BTreeMap<Name, AgentConnection>,
         effects: &mut Effects,
     ) {
-        if self.sent.names.is_empty() {
+        if self.sent.is_empty() {
             return;
         }
         for instance in self.waiting_for(changed, &workloads.states) {
-            let conditions = self.conditions(&instance);
+            let Some(sent) = self.sent.get(&instance) else {
+                continue;
+            };
             let mut dependencies = BTreeMap::new();
-            for name in &conditions {
-                if self.must_wait_for(name, &instance.workload, workloads) {
+            for name in &sent.conditions {
+                let needed = &instance.workload;
+                if self.must_wait_for(name, sent, needed, workloads, agents) {
                     dependencies.insert(name.clone(), CONDITION);
                 }
             }
-            if dependencies.len() == conditions.len() {
+            if dependencies.len() == sent.conditions.len() && !sent.may_be_lost {
                 continue; // All are still waited for, so the order stays.
             }
-            log::debug!("The delete of '{instance}' has to wait for fewer workloads.");
+            log::debug!("The delete of '{instance}' is sent again with its present conditions.");
+            let sent = SentDelete {
+                conditions: dependencies.keys().cloned().collect_entries(),
+                awaited: sent.awaited.clone(),
+                may_be_lost: false,
+            };
+            for of_order in self.of_order(&instance) {
+                self.keep_sent(of_order, sent.clone());
+            }
             let deleted = DeletedWorkload {
                 instance,
                 dependencies,
             };
-            self.send_again(deleted, workloads, effects);
+            send_again(deleted, workloads, effects);
         }
     }
 
@@ -207,10 +332,10 @@ impl Deletes {
     ) -> BTreeSet<InstanceName> {
         let mut concerned = BTreeSet::new();
         for instance in changed {
-            if let Some((sent, _)) = self.sent.names.get_key_value(instance) {
+            if let Some((sent, _)) = self.sent.get_key_value(instance) {
                 concerned.insert(sent.clone());
             }
-            concerned.extend(self.sent.instances.of(&instance.workload).cloned());
+            concerned.extend(self.waiting.of(&instance.workload).cloned());
         }
         concerned.retain(|instance| states.get(instance).is_some_and(is_waiting));
         concerned
@@ -218,14 +343,22 @@ impl Deletes {
 
     /// Returns whether the delete of an instance of `needed` still has to wait for the workload
     /// `name`. The cases, in this order:
-    /// - Its present revision needs `needed`: yes.
+    /// - The present revision needs `needed` and was there when the delete was sent: yes.
     /// - Its end waits for `needed` in turn: no.
-    /// - It does not exist any more, and its end is not reported: yes.
-    /// - An old instance of it may still run: yes.
-    /// - Its present instance has not started: yes. Otherwise the old one has ended: no.
-    fn must_wait_for(&self, name: &str, needed: &str, workloads: &Workloads) -> bool {
-        let mut dependents = workloads.dependents.of(needed);
-        if dependents.any(|dependent| **dependent == *name) {
+    /// - It does not exist any more, so its agent reports the end of all its instances: yes.
+    /// - An earlier instance that needs `needed` may still run: yes.
+    /// - Otherwise only later instances are left. The agent does not wait for one that has not
+    ///   started, so the order can stay: yes. For one that has started: no.
+    fn must_wait_for(
+        &self,
+        name: &str,
+        sent: &SentDelete,
+        needed: &str,
+        workloads: &Workloads,
+        agents: &BTreeMap<Name, AgentConnection>,
+    ) -> bool {
+        let mut awaited = of_workload(&sent.awaited, name);
+        if awaited.any(|(_, awaited)| *awaited == Awaited::Present) {
             return true;
         }
         if self.waits_for(name, needed, &workloads.states) {
@@ -235,15 +368,24 @@ impl Deletes {
             return true;
         };
         let present = &present.instance;
-        for old in self.stopping.instances.of(needed) {
-            let is_earlier = old.workload == present.workload && old != present;
-            if is_earlier && may_run_again(workloads.states.get(old)) {
+        let present_state = workloads.states.get(present);
+        for (earlier, _) in of_workload(&sent.awaited, name) {
+            let may_run = if earlier == present {
+                // Its end removes it from `awaited`. No agent has it yet in the first state.
+                present_state.is_some_and(|state| state.phase != Phase::PendingInitial)
+            } else {
+                may_run_again(workloads.states.get(earlier))
+            };
+            if may_run {
                 return true;
             }
         }
-        // Once the present instance has started, it is pending or running.
-        match workloads.states.get(present) {
-            Some(state) => state.fulfils_delete(CONDITION) || is_waiting(state),
+        match present_state {
+            // Agents do not receive this state. Without its agent, no report follows.
+            Some(state) if state.phase == Phase::PendingInitial => {
+                agents.contains_key(&present.agent)
+            }
+            Some(state) => state.fulfils_delete(CONDITION),
             None => true,
         }
     }
@@ -265,7 +407,7 @@ impl Deletes {
     ) {
         let mut unknown = Vec::new();
         for WorkloadState { instance, state } in states {
-            if !is_waiting(state) || self.sent.names.contains_key(instance) {
+            if !is_waiting(state) || self.sent.contains_key(instance) {
                 continue;
             }
             if !workloads.is_wanted(instance) {
@@ -280,28 +422,9 @@ impl Deletes {
             }
         }
         for deleted in self.with_conditions(unknown, workloads) {
-            self.send_again(deleted, workloads, effects);
+            self.note_sent(&deleted, &BTreeSet::new(), workloads);
+            send_again(deleted, workloads, effects);
         }
-    }
-
-    /// Sends a delete again, together with the successor of the instance on the same agent: both
-    /// are one order.
-    fn send_again(
-        &mut self,
-        deleted: DeletedWorkload,
-        workloads: &Workloads,
-        effects: &mut Effects,
-    ) {
-        self.note_sent(&deleted);
-        let agent = deleted.instance.agent.clone();
-        let mut plan = WorkloadPlan::default();
-        if let Some(successor) = workloads.effective.get(&deleted.instance.workload)
-            && successor.instance.agent == agent
-        {
-            plan.added.push(successor.clone());
-        }
-        plan.deleted.push(deleted);
-        effects.send_to_agent(&agent, FromServer::UpdateWorkload(plan));
     }
 
     /// Returns whether the end of `name` waits for the end of `other`, directly or not, as agents
@@ -314,14 +437,14 @@ impl Deletes {
             if seen.len() > DELETE_CIRCLE_MAX {
                 return false;
             }
-            for (instance, awaited) in of_workload(&self.sent.names, waiting) {
+            for (instance, sent) in of_workload(&self.sent, waiting) {
                 if !states.get(instance).is_some_and(is_waiting) {
                     continue;
                 }
-                if awaited.contains(other) {
+                if sent.conditions.contains(other) {
                     return true;
                 }
-                for name in awaited {
+                for name in &sent.conditions {
                     let is_new = seen.insert(name.as_str());
                     if is_new {
                         next.push(name);
@@ -331,6 +454,20 @@ impl Deletes {
         }
         false
     }
+}
+
+/// Sends a delete again, together with the successor of the instance on the same agent: both are
+/// one order.
+fn send_again(deleted: DeletedWorkload, workloads: &Workloads, effects: &mut Effects) {
+    let agent = deleted.instance.agent.clone();
+    let mut plan = WorkloadPlan::default();
+    if let Some(successor) = workloads.effective.get(&deleted.instance.workload)
+        && successor.instance.agent == agent
+    {
+        plan.added.push(successor.clone());
+    }
+    plan.deleted.push(deleted);
+    effects.send_to_agent(&agent, FromServer::UpdateWorkload(plan));
 }
 
 /// Returns whether an instance waits for the end of other workloads before its own.
@@ -352,8 +489,8 @@ fn may_run_again(state: Option<&ExecutionState>) -> bool {
 impl Deletes {
     /// Number of stopping instances and of deletes with conditions.
     pub(crate) fn len(&self) -> [usize; 2] {
-        assert!(!self.sent.names.is_empty() || self.sent.instances.is_empty());
-        [self.stopping.names.len(), self.sent.names.len()]
+        assert!(!self.sent.is_empty() || self.waiting.is_empty());
+        [self.stopping.names.len(), self.sent.len()]
     }
 }
 
@@ -412,6 +549,11 @@ mod tests {
         workloads
     }
 
+    /// Notes a delete that is sent while no workload is effective.
+    fn note_sent(deletes: &mut Deletes, deleted: &DeletedWorkload) {
+        deletes.note_sent(deleted, &BTreeSet::new(), &Workloads::default());
+    }
+
     /// The deletes that are sent again when the states of `changed` are known.
     fn sent_again<'n>(
         deletes: &mut Deletes,
@@ -419,7 +561,8 @@ mod tests {
         workloads: &Workloads,
     ) -> Vec<DeletedWorkload> {
         let mut effects = Effects::default();
-        deletes.relieve(changed.into_iter(), workloads, &mut effects);
+        let agents = BTreeMap::new();
+        deletes.relieve(changed.into_iter(), workloads, &agents, &mut effects);
         let mut sent = Vec::new();
         for effect in effects {
             let Effect::SendToAgent {
@@ -492,9 +635,11 @@ mod tests {
         );
     }
 
-    /// `db` on A waits to be deleted until `web` has stopped, which needs it. Returns the deletes
-    /// that are sent again once `web` has come back in another revision: as `id`, with these
-    /// dependencies, in this state.
+    const WEB: &str = "web";
+
+    /// `db` waits to be deleted until `web` has stopped, which needs it and was replaced with the
+    /// same update: by `id`, with these dependencies. Returns the deletes that are sent again when
+    /// that has come to this state, and the old one of another name to `old`.
     fn relieved(
         id: &str,
         needs: &[(&str, AddCondition)],
@@ -502,16 +647,18 @@ mod tests {
         old: Option<ExecutionState>,
     ) -> Vec<DeletedWorkload> {
         let db = instance("db");
-        let mut deletes = Deletes::default();
-        deletes.note_sent(&delete(&db, &["web"]));
-        deletes.note_stopping(added("web", NEEDS_DB));
-        let mut web = added("web", needs);
-        web.instance = InstanceName::with_id("web", id, "A");
+        let mut web = added(WEB, needs);
+        web.instance = InstanceName::with_id(WEB, id, "A");
         let states = [(&db, Phase::StoppingWaitingToStop), (&web.instance, phase)];
         let mut workloads = workloads(std::slice::from_ref(&web), &states);
         if let Some(old) = old {
-            workloads.states.set(&instance("web"), old);
+            workloads.states.set(&instance(WEB), old);
         }
+        let mut deletes = Deletes::default();
+        deletes.note_stopping(added(WEB, NEEDS_DB));
+        let replaced = BTreeSet::from([Name::from(WEB)]);
+        deletes.note_sent(&delete(&db, &[WEB]), &replaced, &workloads);
+        deletes.note_state(&web.instance, &ExecutionState::plain(phase));
         let mut sent = |changed: &InstanceName| sent_again(&mut deletes, [changed], &workloads);
         assert!(
             sent(&instance("other")).is_empty(),
@@ -522,49 +669,124 @@ mod tests {
         first
     }
 
+    /// Whether the new revision needs the deleted workload does not matter: it was not there.
     #[test]
-    fn delete_does_not_wait_for_a_former_dependent() {
+    fn delete_waits_until_a_replaced_dependent_has_ended() {
         let waits_for_nobody = [delete(&instance("db"), &[])];
-        assert_eq!(relieved("new", &[], Phase::Running, None), waits_for_nobody);
-        assert_eq!(
-            relieved("id", &[], Phase::PendingStarting, None),
-            waits_for_nobody,
-            "the same instance"
-        );
-        // It still depends on it; it has stopped, which its agent sees by itself; its old revision
-        // has not.
-        assert_eq!(relieved("new", NEEDS_DB, Phase::Running, None), []);
-        assert_eq!(relieved("new", &[], Phase::Succeeded, None), []);
-        assert_eq!(
-            relieved("id", &[], Phase::StoppingWaitingToStop, None),
-            [],
-            "its earlier revision runs on"
-        );
-        let stopping = Phase::StoppingRequestedAtRuntime;
-        for (old, is_waited_for) in [
-            (ExecutionState::plain(Phase::Running), true),
-            // It may have been started since then (seeds 1202390 and 770985 of the simulation).
-            (ExecutionState::plain(Phase::PendingWaitingToStart), true),
-            (ExecutionState::plain(Phase::Succeeded), true),
-            (
-                ExecutionState::with_info(stopping, "still there").because(Reason::Gone),
-                true,
-            ),
-            (ExecutionState::plain(Phase::StoppingWaitingToStop), true),
-            (ExecutionState::plain(stopping), false),
-            (ExecutionState::plain(Phase::AgentDisconnected), false),
-        ] {
-            let expected = if is_waited_for {
-                &[][..]
-            } else {
-                &waits_for_nobody
-            };
+        for needs in [&[], NEEDS_DB] {
+            let relieved = |id, phase, old| relieved(id, needs, phase, old);
+            assert_eq!(relieved("new", Phase::Running, None), waits_for_nobody);
+            // The agent of the deleted one sees by itself that it need not wait.
+            for phase in [
+                Phase::Succeeded,
+                Phase::PendingWaitingToStart,
+                Phase::StoppingRequestedAtRuntime,
+            ] {
+                assert_eq!(relieved("new", phase, None), [], "{phase}");
+                assert_eq!(relieved("id", phase, None), [], "{phase}");
+            }
+            // Both revisions have the same instance name.
             assert_eq!(
-                relieved("new", &[], Phase::Running, Some(old.clone())),
-                expected,
-                "{old}"
+                relieved("id", Phase::PendingStarting, None),
+                waits_for_nobody,
+                "the later one starts"
             );
+            for phase in [Phase::Running, Phase::StoppingWaitingToStop] {
+                assert_eq!(
+                    relieved("id", phase, None),
+                    [],
+                    "{phase}: it may be the earlier one"
+                );
+            }
+            let stopping = Phase::StoppingRequestedAtRuntime;
+            for (old, is_waited_for) in [
+                (ExecutionState::plain(Phase::Running), true),
+                // It may have been started since then (seeds 1202390 and 770985 of the simulation).
+                (ExecutionState::plain(Phase::PendingWaitingToStart), true),
+                (ExecutionState::plain(Phase::Succeeded), true),
+                (
+                    ExecutionState::with_info(stopping, "still there").because(Reason::Gone),
+                    true,
+                ),
+                (ExecutionState::plain(Phase::StoppingWaitingToStop), true),
+                (ExecutionState::plain(stopping), false),
+                (ExecutionState::plain(Phase::AgentDisconnected), false),
+            ] {
+                let expected = if is_waited_for {
+                    &[][..]
+                } else {
+                    &waits_for_nobody
+                };
+                assert_eq!(
+                    relieved("new", Phase::Running, Some(old.clone())),
+                    expected,
+                    "{old}"
+                );
+            }
         }
+    }
+
+    #[test]
+    fn delete_waits_for_a_dependent_until_it_is_replaced() {
+        let (db, web) = (instance("db"), added(WEB, NEEDS_DB));
+        let running = [
+            (&db, Phase::StoppingWaitingToStop),
+            (&web.instance, Phase::Running),
+        ];
+        let workloads = workloads(std::slice::from_ref(&web), &running);
+        let mut deletes = Deletes::default();
+        deletes.note_sent(&delete(&db, &[WEB]), &BTreeSet::new(), &workloads);
+        // Its checks may restart it, but it needs the workload afterwards.
+        for phase in [
+            Phase::StoppingRequestedAtRuntime,
+            Phase::PendingStarting,
+            Phase::Running,
+        ] {
+            deletes.note_state(&web.instance, &ExecutionState::plain(phase));
+            assert_eq!(sent_again(&mut deletes, [&web.instance], &workloads), []);
+        }
+        // Another revision of the same instance name replaces it, and comes to the same state.
+        deletes.note_replaced(std::slice::from_ref(&web.instance));
+        assert_eq!(sent_again(&mut deletes, [&web.instance], &workloads), []);
+        for phase in [Phase::StoppingRequestedAtRuntime, Phase::Running] {
+            deletes.note_state(&web.instance, &ExecutionState::plain(phase));
+        }
+        assert_eq!(
+            sent_again(&mut deletes, [&web.instance], &workloads),
+            [delete(&db, &[])]
+        );
+    }
+
+    #[test]
+    fn delete_that_may_be_lost_is_sent_again_as_it_was() {
+        let (db, web) = (instance("db"), added(WEB, NEEDS_DB));
+        let waits = [
+            (&db, Phase::StoppingWaitingToStop),
+            (&web.instance, Phase::Running),
+        ];
+        let workloads = workloads(std::slice::from_ref(&web), &waits);
+        let mut deletes = Deletes::default();
+        let replaced = BTreeSet::from([Name::from(WEB)]);
+        deletes.note_sent(&delete(&db, &[WEB]), &BTreeSet::new(), &workloads);
+        deletes.agent_connected("B", &workloads.states);
+        assert_eq!(sent_again(&mut deletes, [&db], &workloads), []);
+        deletes.agent_connected("A", &workloads.states);
+        let again = [delete(&db, &[WEB])];
+        assert_eq!(sent_again(&mut deletes, [&db], &workloads), again);
+        assert_eq!(sent_again(&mut deletes, [&db], &workloads), []);
+        // The message that removes the condition may be lost as well.
+        deletes.note_sent(&delete(&db, &[WEB]), &replaced, &workloads);
+        let relieved = [delete(&db, &[])];
+        assert_eq!(sent_again(&mut deletes, [&db], &workloads), relieved);
+        deletes.agent_connected("A", &workloads.states);
+        assert_eq!(sent_again(&mut deletes, [&db], &workloads), relieved);
+        // So may be a later delete without conditions (seed 10162806 of the simulation).
+        deletes.note_sent(&delete(&db, &[WEB]), &BTreeSet::new(), &workloads);
+        deletes.note_sent(&delete(&db, &[]), &BTreeSet::new(), &workloads);
+        deletes.agent_connected("A", &workloads.states);
+        assert_eq!(sent_again(&mut deletes, [&db], &workloads), relieved);
+        deletes.note_end(&db, true);
+        assert_eq!(deletes.len(), [0, 0]);
     }
 
     /// Seed 70979 of the simulation: the agent let the older instance wait for the conditions of a
@@ -575,11 +797,14 @@ mod tests {
         let (old, unstarted, elsewhere) =
             (instance("2", "A"), instance("1", "A"), instance("2", "B"));
         let mut deletes = Deletes::default();
-        deletes.note_sent(&delete(&elsewhere, &["web"]));
-        deletes.note_sent(&delete(&old, &["web"]));
-        deletes.note_sent(&delete(&InstanceName::with_id("db2", "2", "A"), &["web"]));
-        deletes.note_sent(&delete(&unstarted, &["web", "log"]));
-        deletes.forget_sent(&unstarted); // The agent reports that it does not exist.
+        note_sent(&mut deletes, &delete(&elsewhere, &["web"]));
+        note_sent(&mut deletes, &delete(&old, &["web"]));
+        note_sent(
+            &mut deletes,
+            &delete(&InstanceName::with_id("db2", "2", "A"), &["web"]),
+        );
+        note_sent(&mut deletes, &delete(&unstarted, &["web", "log"]));
+        deletes.note_end(&unstarted, false); // The agent reports that it does not exist.
         assert_eq!(deletes.conditions(&old), names(&["log", "web"]));
         assert_eq!(deletes.conditions(&elsewhere), names(&["web"]));
         let log = added("log", &[]); // It needs nothing of it any more.
@@ -592,10 +817,10 @@ mod tests {
             sent_again(&mut deletes, [&log.instance], &workloads),
             [delete(&old, &["web"])]
         );
-        deletes.note_sent(&delete(&unstarted, &[]));
+        note_sent(&mut deletes, &delete(&unstarted, &[]));
         assert_eq!(
             (deletes.conditions(&old), deletes.len()),
-            (names(&[]), [0, 2]),
+            (names(&[]), [0, 3]),
             "it is deleted at once now"
         );
     }
@@ -607,9 +832,6 @@ mod tests {
         let all =
             [("a", "b"), ("b", "c"), ("c", "a")].map(|(name, next)| (instance(name, name), next));
         let waits = |effective: &[AddedWorkload], waiting: usize| {
-            let mut deletes = Deletes::default();
-            all.iter()
-                .for_each(|(one, next)| deletes.note_sent(&delete(one, &[next])));
             let phase = |number| {
                 if number < waiting {
                     Phase::StoppingWaitingToStop
@@ -623,6 +845,10 @@ mod tests {
                 .map(|(number, (one, _))| (one, phase(number)))
                 .collect();
             let workloads = workloads(effective, &states);
+            let mut deletes = Deletes::default();
+            for (one, next) in &all {
+                deletes.note_sent(&delete(one, &[next]), &BTreeSet::new(), &workloads);
+            }
             let changed = all.iter().map(|(one, _)| one);
             sent_again(&mut deletes, changed, &workloads)
         };
@@ -648,7 +874,7 @@ mod tests {
             let all: Vec<InstanceName> = names.iter().map(|name| instance(name)).collect();
             let mut deletes = Deletes::default();
             for (number, one) in all.iter().enumerate() {
-                deletes.note_sent(&delete(one, &[&names[(number + 1) % length]]));
+                note_sent(&mut deletes, &delete(one, &[&names[(number + 1) % length]]));
             }
             let states: Vec<_> = all
                 .iter()
@@ -666,7 +892,7 @@ mod tests {
     fn a_delete_that_its_agent_does_not_let_wait_is_not_sent_again() {
         let (db, web) = (instance("db"), added("web", &[]));
         let mut deletes = Deletes::default();
-        deletes.note_sent(&delete(&db, &["web"]));
+        note_sent(&mut deletes, &delete(&db, &["web"]));
         for phase in [
             Phase::Running,
             Phase::StoppingRequestedAtRuntime,
@@ -679,9 +905,10 @@ mod tests {
             let again = sent_again(&mut deletes, [&db, &web.instance], &workloads);
             assert!(again.is_empty(), "{phase}");
         }
-        deletes.forget_agent("B");
+        let states = WorkloadStates::default(); // It has none, so it may never have an end.
+        deletes.agent_connected("B", &states);
         assert_eq!(deletes.len(), [0, 1]);
-        deletes.forget_agent("A");
+        deletes.agent_connected("A", &states);
         assert_eq!(deletes.len(), [0, 0]);
     }
 
@@ -689,7 +916,7 @@ mod tests {
     fn deletes_contain_what_was_sent_or_awaits_its_end() {
         let mut deletes = Deletes::default();
         assert!(!deletes.contain(&instance("db")));
-        deletes.note_sent(&delete(&instance("db"), &["web"]));
+        note_sent(&mut deletes, &delete(&instance("db"), &["web"]));
         let stopped = added("web", NEEDS_DB);
         deletes.note_stopping(stopped.clone());
         assert!(deletes.contain(&instance("db")));
@@ -707,7 +934,7 @@ mod tests {
                 // The next one of the circle, and two that wait for nothing.
                 let next = &names[(number + 1) % length];
                 let others = [format!("x{number}"), format!("y{number}")];
-                deletes.note_sent(&delete(one, &[next, &others[0], &others[1]]));
+                note_sent(&mut deletes, &delete(one, &[next, &others[0], &others[1]]));
             }
             let mut states = Vec::new();
             for one in &all {

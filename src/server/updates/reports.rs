@@ -50,7 +50,7 @@ impl Updates {
     pub(crate) fn agent_connected(&mut self, name: &Name) {
         self.history.agent_connected(name);
         // Deletes that were sent on an earlier connection may be lost.
-        self.deletes.forget_agent(name);
+        self.deletes.agent_connected(name, &self.workloads.states);
         // The agent no longer has an unwanted instance that its first report does not contain.
         let mut unconfirmed = BTreeSet::new();
         for (instance, _) in self.workloads.states.of_agent(name) {
@@ -200,20 +200,19 @@ impl Updates {
                 .report(instance, before, state, is_first_report);
             was_staged |= self.workloads.placeholders.remove(instance);
             self.workloads.states.set(instance, state.clone());
+            if is_wanted {
+                self.deletes.note_state(instance, state);
+            }
             if state.phase == Phase::Removed {
-                self.deletes.forget_stopping(instance);
-                // For a wanted instance this may be the end of an earlier revision; the present one
-                // still waits for the workloads that were sent last.
-                if !is_wanted {
-                    self.deletes.forget_sent(instance);
-                }
+                self.deletes.note_end(instance, is_wanted);
             }
         }
         let mut resent = Effects::default();
         self.deletes
             .resend_unknown(&states, &self.workloads, &mut self.agents, &mut resent);
         let changed = states.iter().map(|state| &state.instance);
-        self.deletes.relieve(changed, &self.workloads, &mut resent);
+        self.deletes
+            .relieve(changed, &self.workloads, &self.agents, &mut resent);
         effects.push(Effect::Reported {
             states,
             was_staged,
