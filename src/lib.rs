@@ -72,7 +72,7 @@
 //! notify, metrics, usage      systemd; the metrics file; CPU and memory on request
 //! images, image-call   which images are needed; one listing or removal of images
 //! settle, removal, reaper     memory that is given back; folders and killed children that are left
-//! cli:rx, cli:tx, cli:signals, cli:ask    the connection of `ank`; signals; an answer
+//! cli:rx, cli:signals, cli:ask            the connection of `ank`; signals; an answer
 //! ```
 //!
 //! Each piece of state has one owner. All else goes through bounded channels: reports flow up and

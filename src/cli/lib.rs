@@ -1,7 +1,6 @@
 //! The command line tool `ank`.
 //!
-//! Thread: `main`; `cli:tx` connects, `cli:rx` and `cli:tx` only forward messages from and to the
-//! server, `cli:signals` signals.
+//! Thread: `main`; `cli:rx` connects and forwards the messages of the server, `cli:signals` signals.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 

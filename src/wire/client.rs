@@ -1,8 +1,8 @@
 //! The client's end of a stream to the server: connect, send the hello, send, receive.
 //!
-//! Thread: [`connect`] on `uplink` of the agent and `cli:tx` of `ank`;
-//! [`ClientSender`] on `uplink`, `control` and `scheduler`, and on `cli:tx`; [`ClientReceiver`] on
-//! `rx:server` and `cli:rx`.
+//! Thread: [`connect`] on `uplink` of the agent and `cli:rx` of `ank`;
+//! [`ClientSender`] on `uplink`, `control` and `scheduler`, and on `cli:rx` and `main` of `ank`;
+//! [`ClientReceiver`] on `rx:server` and `cli:rx`.
 
 use super::address::{Security, ServerUrl};
 use super::convert::messages::{read_from_server, write_to_server};
@@ -11,12 +11,14 @@ use super::grpc::{self, Keepalive, Received, wait_at_most};
 use super::pump::{self, GrpcConnection, Pump, PumpError};
 use super::tls::{ClientTls, TlsLink};
 pub use super::tls::{TlsCause, TlsError};
+#[cfg(test)]
 use crate::limits::GOODBYE_MAX;
 use ankaios_model::messages::{FromServer, ToServer};
 use ankaios_platform::clock::{Clock, SystemClock};
 use ankaios_platform::limits::STACK_LARGE;
 use ankaios_platform::threads;
 use futures_executor::block_on;
+use futures_util::future::poll_fn;
 use futures_util::{Sink, SinkExt, StreamExt};
 use grpcio::{
     Channel, ChannelBuilder, ClientDuplexReceiver, ClientDuplexSender, RpcStatus, RpcStatusCode,
@@ -355,6 +357,21 @@ impl ClientSender {
         })
     }
 
+    /// Sends one message as soon as the earlier ones are sent, and does not wait until it is sent
+    /// itself. Waits at most `limit` for the earlier ones; then the message is not sent.
+    ///
+    /// # Errors
+    /// As [`Self::send`]. Also if `limit` has passed.
+    pub fn send_within(&mut self, message: ToServer, limit: Duration) -> Result<(), StreamEnd> {
+        let ready = poll_fn(|context| self.poll_ready(context));
+        let Some(ready) = wait_at_most(ready, limit) else {
+            let text = format!("it was full for {limit:?}");
+            return Err(StreamEnd::Lost(text));
+        };
+        ready?;
+        self.start_send(message)
+    }
+
     /// Ready when [`Self::start_send`] may be called. Otherwise wakes the waker of `context` as
     /// soon as it may.
     ///
@@ -382,7 +399,8 @@ impl ClientSender {
     }
 
     /// Ends the sending side; the server then ends the stream. Waits at most [`GOODBYE_MAX`].
-    pub fn finish(mut self) {
+    #[cfg(test)]
+    pub(crate) fn finish(mut self) {
         // An error means that the stream has ended already.
         let _ = self.unless_ended(|sink| {
             let closed = wait_at_most(sink.close(), GOODBYE_MAX);
@@ -528,6 +546,34 @@ fn from_status(status: &RpcStatus) -> StreamEnd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ankaios_model::limits::MESSAGE_MAX;
+    use ankaios_model::messages::{Request, RequestContent};
+    use std::net::TcpListener;
+
+    #[test]
+    fn send_within_waits_for_earlier_messages_only() {
+        // The kernel accepts the connection, and no program reads from it.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let options = ClientOptions {
+            url: ServerUrl::parse(&url).unwrap(),
+            security: Security::Insecure,
+            service: Service::Cli,
+            connect_limit: Duration::from_secs(60),
+            message_max: MESSAGE_MAX,
+        };
+        let (mut sender, _receiver, _hangup) = connect(&options, ToServer::Goodbye).unwrap();
+        // It has more bytes than HTTP/2 sends without a word of the other side.
+        let large = ToServer::Request(Request {
+            id: "x".repeat(1024 * 1024),
+            content: RequestContent::LogsCancel,
+        });
+        let sent = sender.send_within(large.clone(), Duration::from_secs(60));
+        assert_eq!(sent, Ok(()));
+        let end = sender.send_within(large, Duration::from_millis(5));
+        let text = end.unwrap_err().to_string();
+        assert_eq!(text, "the connection was lost: it was full for 5ms");
+    }
 
     #[test]
     fn answers_of_other_servers_are_told_from_lost_connections() {
