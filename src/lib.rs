@@ -64,7 +64,7 @@
 //! scheduler       all decisions of an agent about which workload is to run (agent/scheduler/)
 //! wl:name         all containers of one workload
 //! call:name       one long call of an engine for it: pull, create, init, start
-//! watch:runtime, list:runtime, exits:runtime    states of containers
+//! watch, list:runtime    states of containers of all engines; one listing
 //! probes, paths, exec:name    checks of workloads and of the node
 //! control         all control interfaces of a node
 //! uplink, rx:server, tls:server    the connection of an agent

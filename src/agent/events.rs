@@ -1,6 +1,6 @@
 //! The events of the scheduler.
 //!
-//! Thread: plain values; sent by `rx:server`, `uplink`, `wl:*`, `watch:*`, `metrics` and `images`,
+//! Thread: plain values; sent by `rx:server`, `uplink`, `wl:*`, `watch`, `metrics` and `images`,
 //! received by `scheduler`.
 
 use super::images::needs::ImageNeeds;

@@ -32,7 +32,7 @@ mod usage;
 pub mod workload;
 pub mod workload_files;
 
-use crate::limits::{AGENT_STOP_DEADLINE, SCHEDULER_INBOX, WATCH_INBOX};
+use crate::limits::{AGENT_STOP_DEADLINE, SCHEDULER_INBOX};
 use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::version::VERSION;
 use ankaios_platform::clock::SystemClock;
@@ -61,6 +61,7 @@ use scheduler::workloads::WorkloadRecords;
 use scheduler::{COPIED_FILES, Scheduler};
 use settings::AgentSettings;
 use state_checker::CheckerSettings;
+use state_checker::thread::WatchThread;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -74,10 +75,10 @@ use workload::{Connector, EngineSource, Engines, LoopContext};
 
 /// A running agent.
 pub struct Agent {
-    /// All threads except `control` end when this is dropped.
+    /// All threads except `control` and `watch` end when this is dropped.
     running: Sender<()>,
-    /// The thread `control` ends when this is closed.
-    control_running: OwnedFd,
+    /// The threads `control` and `watch` end when this is closed.
+    pollers_running: OwnedFd,
     threads: Vec<Thread>,
     /// The lock of the folder, which is held until the threads have ended.
     _folder: Option<File>,
@@ -108,10 +109,12 @@ impl Agent {
         let mut threads = Vec::new();
         let (children, previous) = EngineChildren::open(&settings.folder.join("engine-children"))?;
         let versions = EngineVersions::default();
-        let engines = start_engines(&settings, &children, &versions, &mut threads, watched)?;
+        let (pollers_stop, pollers_running) = pipe_with(PipeFlags::CLOEXEC)?;
+        let mut watch = WatchThread::new(pollers_stop.try_clone()?)?;
+        let engines = engines(&settings, &children, &versions, &mut watch);
+        threads.push(watch.start(watched)?);
         let control = ControlHub::new(outbox.clone(), settings.control_message_max.0 as usize)?;
-        let (control_stop, control_running) = pipe_with(PipeFlags::CLOEXEC)?;
-        threads.push(control.start(SystemClock, control_stop, watched)?);
+        threads.push(control.start(SystemClock, pollers_stop, watched)?);
         // Then: the values that all control loops share.
         let images = settings.cleanup.as_ref().map(|_| ImageInbox::new());
         let calls = CallContext {
@@ -222,7 +225,7 @@ impl Agent {
         })?);
         Ok(Self {
             running,
-            control_running,
+            pollers_running,
             threads,
             _folder: folder,
         })
@@ -232,7 +235,7 @@ impl Agent {
     /// to run, and nothing in the run folder is removed, so that the next agent adopts them.
     pub fn stop(self) -> Vec<String> {
         drop(self.running);
-        drop(self.control_running);
+        drop(self.pollers_running);
         threads::join_all(self.threads, AGENT_STOP_DEADLINE)
     }
 }
@@ -261,17 +264,16 @@ fn own_folder(folder: &Path, name: &str) -> io::Result<Option<File>> {
     }
 }
 
-/// Starts the state checkers of the enabled runtimes. No engine is called until a workload needs
-/// it, so one that is not installed is no error.
+/// The enabled runtimes, with their state checkers in `watch`. No engine is called until a workload
+/// needs it, so one that is not installed is no error.
 // [impl->swdd~agent-supports-podman~2]
 // [impl->swdd~agent-supports-podman-kube-runtime~1]
-fn start_engines(
+fn engines(
     settings: &AgentSettings,
     children: &EngineChildren,
     versions: &EngineVersions,
-    threads: &mut Vec<Thread>,
-    watched: &mut WatchedThreads,
-) -> io::Result<Engines> {
+    watch: &mut WatchThread,
+) -> Engines {
     let mut engines = Engines::new();
     for &runtime in &settings.runtimes {
         let agent = settings.name.clone();
@@ -303,17 +305,9 @@ fn start_engines(
             unknown_info,
             repair_interval: settings.listing_interval,
         };
-        let (watch, commands) = bounded(WATCH_INBOX);
-        let heartbeat = watched.add(format!("watch:{runtime}"));
-        threads.push(state_checker::start(
-            checker,
-            connect(),
-            commands,
-            heartbeat,
-            versions.clone(),
-        )?);
+        let watch = watch.add(checker, connect(), versions.clone());
         let connect = Box::new(connect);
         engines.insert(runtime.into(), EngineSource { connect, watch });
     }
-    Ok(engines)
+    engines
 }

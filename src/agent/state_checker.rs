@@ -1,35 +1,25 @@
 //! Watches the states of the containers of one runtime and reports changes.
 //!
-//! The end of a process wakes the checker, which then lists the containers, once for all that ended
-//! together. Another listing at a long interval shows changes that no event reports. Where the end
+//! After the end of a process the checker lists the containers, once for all that ended together. Another listing at a long interval shows changes that no event reports. Where the end
 //! of a process cannot be noticed, the containers are listed every second. While nothing is
 //! watched, nothing is listed.
 //!
-//! Thread: `watch:<runtime>`, one per runtime; it never waits for the engine: `list:<runtime>`
-//! makes one listing and ends, `exits:<runtime>` waits for the ends of processes
-//! (runtime/exit_watch.rs). Owns: the watched containers, the state last reported of each, the time
-//! of the next listing. Takes: [`WatchCommand`] from the control loops and from the scheduler
-//! (existing containers). Gives: states to the control loops (never waits), the listings of
-//! `ListAll` (may block).
+//! Thread: `watch`, which never waits for an engine; see [`thread`].
+//! Owns: the watched containers, the state last reported of each, the time of the next listing.
+//! Takes: [`WatchCommand`] from the control loops and from the scheduler (existing containers).
+//! Gives: states to the control loops (never waits), the listings of `ListAll` (may block).
+
+pub mod thread;
 
 use crate::limits::{POLL_INTERVAL, REPAIR_INTERVAL};
-use crate::workload::Connector;
 use ankaios_model::collect::CollectEntries as _;
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::names::InstanceName;
-use ankaios_platform::clock::{Clock, SystemClock};
-use ankaios_platform::limits::STACK_LARGE;
-use ankaios_platform::sync::Mutex;
-use ankaios_platform::threads::{self, Thread};
-use ankaios_platform::watchdog::Heartbeat;
-use ankaios_runtime::engine_version::EngineVersions;
-use ankaios_runtime::exit_watch::{ExitWatch, NotWatched, WatchedProcess};
+use ankaios_platform::clock::Clock;
+use ankaios_runtime::exit_watch::NotWatched;
 use ankaios_runtime::{ContainerId, ListedContainer, MainProcess, RuntimeError};
-use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
-use std::cell::OnceCell;
+use crossbeam_channel::Sender;
 use std::collections::BTreeMap;
-use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Pause before the second listing when one misses a container. It is lost if both miss it.
@@ -49,10 +39,6 @@ const END_UNNOTICED_MAX: Duration = Duration::from_secs(30);
 /// Longest pause after a listing. The pause is as long as the listing took, so that listings use at
 /// most half of a core.
 const LISTING_PAUSE_MAX: Duration = Duration::from_millis(100);
-
-/// Ended processes that wait for one state checker. The thread that notices ends waits when it is
-/// full.
-const EXITS_INBOX: usize = 64;
 
 /// The containers of this agent, or why the engine could not list them.
 pub(crate) type ListResult = Result<Vec<ListedContainer>, RuntimeError>;
@@ -804,145 +790,6 @@ fn unnoticed_end(runtime: &str) -> ExecutionState {
     let info =
         format!("its process has ended, which '{runtime}' does not notice: exit code unknown");
     ExecutionState::with_info(Phase::FailedExecFailed, info)
-}
-
-// --------------------------------------------------------------- the threads
-
-/// The operating system and the engine of a runtime.
-struct System {
-    runtime: &'static str,
-    /// Takes the keys of ended processes.
-    exits: Sender<u64>,
-    /// Notices the ends of processes. It is started with the first one; `None` if that has failed.
-    exit_watch: OnceCell<Option<ExitWatch>>,
-    /// Locked during a listing.
-    connector: Arc<Mutex<Connector>>,
-    listings: Sender<ListResult>,
-    versions: EngineVersions,
-}
-
-impl SystemEnv for System {
-    type Process = WatchedProcess;
-
-    /// Starts a thread for the listing, so that an engine that hangs does not block the checker.
-    // [impl->swdd~agent-facade-forwards-list-reusable-workloads-call~1]
-    fn start_listing(&mut self) {
-        let connector = self.connector.clone();
-        let listings = self.listings.clone();
-        let versions = self.versions.clone();
-        let runtime = self.runtime;
-        let thread = threads::spawn(format!("list:{runtime}"), STACK_LARGE, move || {
-            let result = connector.lock().list();
-            let is_there = result.is_ok();
-            let _ = listings.send(result); // Fails only when the agent ends.
-            if is_there {
-                // After the listing, so that no start waits for it.
-                versions.read_once(runtime, || connector.lock().version());
-            }
-        });
-        if let Err(error) = thread {
-            let text = format!("no thread for a listing: {error}");
-            let failed = RuntimeError::Failed(text.into());
-            let _ = self.listings.try_send(Err(failed)); // There is space: no listing is under way.
-        }
-    }
-
-    fn watch_exit(
-        &mut self,
-        key: u64,
-        process: &MainProcess,
-    ) -> Result<WatchedProcess, NotWatched> {
-        let exit_watch = self.exit_watch.get_or_init(|| start_exit_watch(self));
-        match exit_watch {
-            Some(exit_watch) => exit_watch.watch(key, process),
-            None => Err(NotWatched::Unable),
-        }
-    }
-}
-
-/// Starts the thread that notices the ends of processes. It ends when the returned value is
-/// dropped.
-fn start_exit_watch(system: &System) -> Option<ExitWatch> {
-    let runtime = system.runtime;
-    match ExitWatch::start(format!("exits:{runtime}"), system.exits.clone()) {
-        Ok((exit_watch, _)) => Some(exit_watch),
-        Err(error) => {
-            log::warn!("Ends of containers of '{runtime}' are noticed by polling only: {error}");
-            None
-        }
-    }
-}
-
-/// Starts the thread that checks the containers of one engine. It ends when the sender of
-/// `commands` is dropped.
-// [impl->swdd~podman-start-checker-starts-podman-state-checker~1]
-pub(crate) fn start(
-    settings: CheckerSettings,
-    connector: Connector,
-    commands: Receiver<WatchCommand>,
-    heartbeat: Heartbeat,
-    versions: EngineVersions,
-) -> io::Result<Thread> {
-    let runtime = settings.runtime;
-    let (exits_sender, exits) = bounded(EXITS_INBOX);
-    let (listings, results) = bounded(1);
-    let system = System {
-        runtime,
-        exits: exits_sender,
-        exit_watch: OnceCell::new(),
-        connector: Arc::new(Mutex::new(connector)),
-        listings,
-        versions,
-    };
-    threads::spawn(format!("watch:{runtime}"), STACK_LARGE, move || {
-        let checker = StateChecker::new(system, SystemClock, settings);
-        run(checker, &commands, &exits, &results, &heartbeat);
-    })
-}
-
-/// Passes commands, ended processes and listings to the checker until the sender of commands is
-/// dropped.
-fn run<S: SystemEnv, C: Clock>(
-    mut checker: StateChecker<S, C>,
-    commands: &Receiver<WatchCommand>,
-    exits: &Receiver<u64>,
-    results: &Receiver<ListResult>,
-    heartbeat: &Heartbeat,
-) {
-    loop {
-        heartbeat.turn();
-        checker.list_if_due();
-        let due = match checker.next_listing_at() {
-            Some(at) => checker.clock.alarm(at),
-            None => never(),
-        };
-        // The channels of exits and listings are never closed: `checker` has their senders.
-        select_biased! {
-            recv(commands) -> command => match command {
-                Ok(command) => checker.on_command(command),
-                Err(_) => return,
-            },
-            recv(exits) -> key => {
-                if let Ok(key) = key {
-                    checker.on_exit(key);
-                }
-            }
-            recv(results) -> result => {
-                if let Ok(result) = result {
-                    checker.on_listed(result);
-                }
-            }
-            recv(due) -> _ => {}
-            recv(heartbeat.woken()) -> _ => {}
-        }
-        // One listing serves all events that came together.
-        for command in commands.try_iter() {
-            checker.on_command(command);
-        }
-        for key in exits.try_iter() {
-            checker.on_exit(key);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use crate::resources::LoadSampler;
 use crate::scheduler::Scheduler;
 use crate::scheduler::conditions::NodeFacts;
 use crate::scheduler::workloads::{StartLoop, WorkloadRecords};
+use crate::state_checker::thread::WatchSender;
 use crate::state_checker::{GoneReply, KnownEnd, ListReply, StateReply, WatchCommand};
 use crate::uplink_outbox::{UplinkReader, uplink_outbox};
 use crate::workload::inspection::{AfterTargets, after_each_target};
@@ -28,6 +29,7 @@ use ankaios_model::workload::{DeleteCondition, Workload};
 use ankaios_platform::clock::Clock;
 use ankaios_platform::limits::CONTROL_MESSAGE_MAX;
 use ankaios_platform::service_manager::StatusBoard;
+use ankaios_platform::sync::EventFd;
 use ankaios_runtime::engine_children::EarlierCalls;
 use ankaios_runtime::engine_version::EngineVersions;
 use ankaios_runtime::{ContainerId, ListedContainer, RuntimeConnector};
@@ -372,7 +374,8 @@ impl SteppedAgent {
             .into_iter()
             .chain([("podman", engine.clone())])
         {
-            let (watch, commands) = bounded(STEPPED_INBOX);
+            let waker = EventFd::new().expect("a descriptor");
+            let (watch, commands) = WatchSender::new(STEPPED_INBOX, waker);
             checkers.push(SteppedChecker::new(&engine, name, commands));
             let connect = Box::new(move || Box::new(engine.connector(name)) as Connector);
             engines.insert(runtime.into(), EngineSource { connect, watch });

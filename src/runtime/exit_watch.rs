@@ -6,16 +6,13 @@
 //! container: by its control group, or by the engine's monitor (conmon) as its parent. Where that
 //! cannot be shown, the caller has to poll.
 //!
-//! Thread: `exits:<runtime>` waits for the set; the owner of [`ExitWatch`] adds processes from its
-//! own thread.
+//! Thread: that of the owner of [`ExitWatch`], `watch` in an agent: it adds processes and waits for
+//! their ends.
 //! Gives: the key of each process that ended, once.
 
 use super::{ContainerId, MainProcess};
-use ankaios_platform::limits::STACK_SMALL;
 use ankaios_platform::sync::EventFd;
-use ankaios_platform::threads::{self, Thread};
-use crossbeam_channel::Sender;
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open};
 use std::fs;
@@ -23,15 +20,23 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-/// Key of the descriptor that ends the thread.
-const END: u64 = u64::MAX;
+/// Key of the descriptor that wakes the owner.
+const WOKEN: u64 = u64::MAX;
+/// Key of the descriptor that ends the owner.
+const STOP: u64 = u64::MAX - 1;
 
-/// The set of watched processes. Its thread ends when it is dropped.
+/// Ends that are taken from the kernel at once.
+const ENDS_AT_ONCE: usize = 16;
+
+/// The set of watched processes.
 #[derive(Debug)]
 pub struct ExitWatch {
     set: Arc<OwnedFd>,
-    end: EventFd,
+    woken: EventFd,
+    /// A closed descriptor would leave the set.
+    _stop: OwnedFd,
 }
 
 /// One watched process, until dropped.
@@ -59,29 +64,31 @@ pub enum NotWatched {
 }
 
 impl ExitWatch {
-    /// Starts the thread `name`, which sends the keys of ended processes to `exits` and may wait
-    /// there.
-    pub fn start(name: String, exits: Sender<u64>) -> io::Result<(Self, Thread)> {
+    /// An empty set. [`Self::wait`] ends when the other end of the pipe `stop` is closed.
+    pub fn new(stop: OwnedFd) -> io::Result<Self> {
         let set = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        let end = EventFd::new()?;
+        let woken = EventFd::new()?;
+        let when_readable = epoll::EventFlags::IN;
         epoll::add(
             &set,
-            &end,
-            epoll::EventData::new_u64(END),
-            epoll::EventFlags::IN,
+            &woken,
+            epoll::EventData::new_u64(WOKEN),
+            when_readable,
         )?;
-        // The thread keeps `end` open until it has received the event: closing a descriptor removes
-        // it from the set.
-        let waited = set.clone();
-        let kept_end = end.clone();
-        let thread = threads::spawn(name, STACK_SMALL, move || {
-            forward(&waited, &exits);
-            drop(kept_end);
-        })?;
-        Ok((Self { set, end }, thread))
+        epoll::add(&set, &stop, epoll::EventData::new_u64(STOP), when_readable)?;
+        Ok(Self {
+            set,
+            woken,
+            _stop: stop,
+        })
     }
 
-    /// Watches `process`, and sends `key` when it has ended.
+    /// The descriptor that ends a wait when it is set.
+    pub fn waker(&self) -> EventFd {
+        self.woken.clone()
+    }
+
+    /// Watches `process`. [`Self::wait`] returns `key` when it has ended.
     pub fn watch(&self, key: u64, process: &MainProcess) -> Result<WatchedProcess, NotWatched> {
         let raw = i32::try_from(process.pid).map_err(|_| NotWatched::Unable)?;
         let pid = Pid::from_raw(raw).ok_or(NotWatched::Unable)?;
@@ -102,6 +109,27 @@ impl ExitWatch {
             set: self.set.clone(),
             pidfd,
         })
+    }
+
+    /// Waits until processes end, the waker is set, or `timeout` is over. Returns the keys of the
+    /// processes that have ended, each once; `None` when the owner must end.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<Vec<u64>>, Errno> {
+        let mut events = Vec::with_capacity(ENDS_AT_ONCE);
+        let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
+        let space = rustix::buffer::spare_capacity(&mut events);
+        match epoll::wait(&self.set, space, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+        let mut ended = Vec::new();
+        for event in events {
+            match event.data.u64() {
+                STOP => return Ok(None),
+                WOKEN => _ = self.woken.reset(),
+                key => ended.push(key),
+            }
+        }
+        Ok(Some(ended))
     }
 }
 
@@ -125,31 +153,6 @@ fn leaves_enough(descriptor: BorrowedFd<'_>) -> bool {
     };
     let number = u64::try_from(descriptor.as_raw_fd());
     number.is_ok_and(|number| number + SPARE_DESCRIPTORS < limit)
-}
-
-impl Drop for ExitWatch {
-    fn drop(&mut self) {
-        self.end.set();
-    }
-}
-
-/// Sends the keys of ended processes until [`ExitWatch`] is dropped, or the receiver is gone.
-fn forward(set: &OwnedFd, exits: &Sender<u64>) {
-    let mut events = Vec::with_capacity(16);
-    loop {
-        match epoll::wait(set, rustix::buffer::spare_capacity(&mut events), None) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => {
-                return log::error!("ends of containers are noticed by polling only: {error}");
-            }
-        }
-        for event in events.drain(..) {
-            let key = event.data.u64();
-            if key == END || exits.send(key).is_err() {
-                return;
-            }
-        }
-    }
 }
 
 /// The process whose pid an engine wrote to this file, if it is one of the container.
@@ -196,17 +199,45 @@ fn proc_text(pid: &str, name: &str) -> String {
 #[cfg_attr(test, allow(clippy::disallowed_methods))]
 mod tests {
     use super::*;
-    use crossbeam_channel::{Receiver, bounded};
+    use rustix::pipe::{PipeFlags, pipe_with};
     use std::process::{Child, Command, Stdio};
-    use std::time::Duration;
 
     const AMPLE: Duration = Duration::from_secs(180);
     const ID: &str = "0123456789abcdef";
 
-    fn watch() -> (ExitWatch, Thread, Receiver<u64>) {
-        let (sender, exits) = bounded(4);
-        let (watch, thread) = ExitWatch::start("exits:test".to_owned(), sender).unwrap();
-        (watch, thread, exits)
+    /// An empty set, and what ends its owner when it is closed.
+    struct Rig {
+        watch: ExitWatch,
+        running: OwnedFd,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let (stop, running) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+            let watch = ExitWatch::new(stop).unwrap();
+            Self { watch, running }
+        }
+
+        /// Waits for an event. Returns the keys that came with it.
+        fn next(&self) -> Vec<u64> {
+            self.watch.wait(Some(AMPLE)).unwrap().unwrap()
+        }
+
+        /// The keys that are there already.
+        fn present(&self) -> Vec<u64> {
+            self.watch.wait(Some(Duration::ZERO)).unwrap().unwrap()
+        }
+    }
+
+    #[test]
+    fn wait_ends_when_woken_and_when_its_owner_must_end() {
+        let rig = Rig::new();
+        rig.watch.waker().set();
+        assert_eq!(rig.next(), [0; 0], "woken");
+        assert_eq!(rig.present(), [0; 0], "the timeout is over");
+        rig.watch.waker().set();
+        drop(rig.running);
+        assert_eq!(rig.watch.wait(None).unwrap(), None);
     }
 
     #[test]
@@ -269,39 +300,38 @@ mod tests {
 
     #[test]
     fn the_end_of_a_process_is_told_once() {
-        let (watch, thread, exits) = watch();
+        let rig = Rig::new();
         let (mut monitor, process) = monitored();
-        let watched = watch.watch(7, &process).unwrap();
+        let watched = rig.watch.watch(7, &process).unwrap();
         kill(process.pid);
-        assert_eq!(exits.recv_timeout(AMPLE), Ok(7));
+        assert_eq!(rig.next(), [7]);
         monitor.wait().unwrap();
+        assert_eq!(rig.present(), [0; 0], "nothing is told twice");
         drop(watched);
-        drop(watch);
-        assert!(threads::join_all([thread], AMPLE).is_empty());
-        assert!(exits.try_recv().is_err(), "nothing is told twice");
+        assert_eq!(rig.present(), [0; 0], "nothing is told twice");
     }
 
     #[test]
     fn a_process_that_is_not_watched_any_more_is_not_told() {
-        let (watch, _thread, exits) = watch();
+        let rig = Rig::new();
         let (mut first, process) = monitored();
-        let watched = watch.watch(1, &process).unwrap();
+        let watched = rig.watch.watch(1, &process).unwrap();
         // As a program that is being started has it.
         let copy = rustix::io::fcntl_dupfd_cloexec(&watched.pidfd, 3).unwrap();
         drop(watched);
         kill(process.pid);
         first.wait().unwrap();
         let (mut second, process) = monitored();
-        let _watched = watch.watch(2, &process).unwrap();
+        let _watched = rig.watch.watch(2, &process).unwrap();
         kill(process.pid);
-        assert_eq!(exits.recv_timeout(AMPLE), Ok(2));
+        assert_eq!(rig.next(), [2]);
         second.wait().unwrap();
         drop(copy);
     }
 
     #[test]
     fn a_process_that_is_not_the_containers_is_refused() {
-        let (watch, _thread, _exits) = watch();
+        let watch = Rig::new().watch;
         let (mut monitor, process) = monitored();
         let other = MainProcess {
             container: ContainerId("fedcba9876543210".into()),

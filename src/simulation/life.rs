@@ -14,6 +14,7 @@ use ankaios_agent::resources::LoadSampler;
 use ankaios_agent::scheduler::Scheduler;
 use ankaios_agent::scheduler::conditions::NodeFacts;
 use ankaios_agent::scheduler::workloads::WorkloadRecords;
+use ankaios_agent::state_checker::thread::WatchSender;
 use ankaios_agent::state_checker::{CheckerSettings, StateChecker, SystemEnv, WatchCommand};
 use ankaios_agent::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
 use ankaios_agent::workload::inspection::{AfterTargets, after_each_target};
@@ -28,6 +29,7 @@ use ankaios_model::prepare_level::PrepareLevel;
 use ankaios_platform::clock::Clock;
 use ankaios_platform::limits::CONTROL_MESSAGE_MAX;
 use ankaios_platform::service_manager::StatusBoard;
+use ankaios_platform::sync::EventFd;
 use ankaios_runtime::MainProcess;
 use ankaios_runtime::engine_children::EarlierCalls;
 use ankaios_runtime::engine_version::EngineVersions;
@@ -340,7 +342,8 @@ impl Life {
                 life: number,
                 runtime: runtime.into(),
             };
-            let (watch, commands) = bounded(STEPPED_INBOX);
+            let waker = EventFd::new().expect("a descriptor");
+            let (watch, commands) = WatchSender::new(STEPPED_INBOX, waker);
             checkers.push(SimChecker::new(
                 runtime, &caller, engine, clock, options, commands,
             ));

@@ -21,8 +21,7 @@ fn panic_ends_the_agent_and_the_next_adopts_its_containers() {
         "uplink",
         "rx:server",
         "control",
-        "watch:podman",
-        "exits:podman",
+        "watch",
         "list:podman",
         "wl:stays",
     ] {

@@ -145,7 +145,7 @@ fn signs_of_life_of_a_frozen(
 
 #[test]
 fn a_frozen_thread_of_the_agent_ends_the_signs_of_life() {
-    for thread in ["scheduler", "uplink", "control", "watch:podman"] {
+    for thread in ["scheduler", "uplink", "control", "watch"] {
         let manager = ServiceManager::new();
         let mut cluster = with_agents_of(&manager);
         cluster.start_all(&["agent_A"]);

@@ -4,6 +4,7 @@
 use super::ledger::{DELETED_DAYS, FILE, VERSIONS_MAX};
 use super::needs::NeededInstances;
 use super::*;
+use crate::state_checker::thread::WatchSender;
 use crate::workload::EngineSource;
 use crate::workload::preparation::record::new_container;
 use ankaios_fakes::fake_connector::{Call, FakeEngine, Fault};
@@ -11,6 +12,7 @@ use ankaios_fakes::log_lines::lines_of;
 use ankaios_fakes::manual_clock::ManualClock;
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::workload::Workload;
+use ankaios_platform::sync::EventFd;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -90,7 +92,7 @@ impl Rig {
         let engine = node.engine.clone();
         let source = EngineSource {
             connect: Box::new(move || Box::new(engine.connector("A")) as Connector),
-            watch: bounded(1).0,
+            watch: WatchSender::new(1, EventFd::new().unwrap()).0,
         };
         let read = needs.clone();
         let mut keeper = ImageKeeper::new(

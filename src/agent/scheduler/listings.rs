@@ -5,12 +5,13 @@
 use crate::backoff::backoff_max;
 use crate::events::{Note, SchedulerEvent};
 use crate::limits::{FIRST_LISTING_MAX, REPAIR_INTERVAL};
+use crate::state_checker::thread::NotSent;
 use crate::state_checker::{ListResult, WatchCommand};
 use crate::workload::Engines;
 use ankaios_model::names::Name;
 use ankaios_model::reason::{Reason, UNLISTED_PREFIX};
 use ankaios_runtime::{ListedContainer, RuntimeError};
-use crossbeam_channel::{Sender, TrySendError};
+use crossbeam_channel::Sender;
 use log::{debug, info, warn};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -203,8 +204,8 @@ impl Listings {
             listing.state = match engine.watch.try_send(WatchCommand::ListAll { reply }) {
                 Ok(()) => ListingState::Requested,
                 // It is requested again with the next tick.
-                Err(TrySendError::Full(_)) => ListingState::Needed,
-                Err(TrySendError::Disconnected(_)) => ListingState::Failed(now + REPAIR_INTERVAL),
+                Err(NotSent::Full) => ListingState::Needed,
+                Err(NotSent::Ended) => ListingState::Failed(now + REPAIR_INTERVAL),
             };
         }
     }

@@ -2,7 +2,7 @@
 //! control loops and the listings of engines.
 //!
 //! Thread: `scheduler`. Owns: all states, all targets. Takes: [`SchedulerEvent`]s of `rx:server`,
-//! `uplink`, `wl:*`, `watch:*`, `metrics`, `images`. Gives: targets to control loops, listings to
+//! `uplink`, `wl:*`, `watch`, `metrics`, `images`. Gives: targets to control loops, listings to
 //! state checkers, states and load to `uplink`. Waits for none of them.
 
 use crate::events::{Overview, SchedulerEvent, WorkloadOverview};
@@ -181,6 +181,7 @@ impl<C: Clock> Scheduler<C> {
 
     /// Does everything that is due: reports the load, evaluates conditions, retries threads and
     /// listings, checks earlier calls.
+    #[inline(never)] // Else `run` keeps the frame of this while it waits.
     pub fn tick(&mut self) {
         let now = self.now();
         if self.load_due <= now {
@@ -258,6 +259,7 @@ impl<C: Clock> Scheduler<C> {
     }
 
     /// Handles one event.
+    #[inline(never)] // As `tick`.
     pub fn on_event(&mut self, event: SchedulerEvent) {
         match event {
             SchedulerEvent::Server(message) => self.on_message(message),

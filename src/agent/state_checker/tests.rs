@@ -1,11 +1,10 @@
 //! The checker on one thread: a manual clock, listings and ends of processes given by the test.
 
 use super::*;
-use ankaios_fakes::fake_connector::FakeEngine;
 use ankaios_fakes::log_lines::lines_of;
 use ankaios_fakes::manual_clock::ManualClock;
-use ankaios_platform::watchdog::WatchedThreads;
 use ankaios_runtime::ListedPods;
+use crossbeam_channel::bounded;
 use std::sync::{Arc, Mutex};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -999,48 +998,6 @@ fn what_is_watched_is_told_without_a_listing() {
     };
     reply.send(Vec::new()).unwrap();
     bench.checker.on_command(full); // It never waits for whoever asked.
-}
-
-#[test]
-fn the_threads_report_and_end_with_their_sender() {
-    let ample = SECOND * 60;
-    let engine = FakeEngine::new();
-    let (commands, inbox) = bounded(4);
-    let (reports, reported) = bounded(4);
-    let connector = Box::new(engine.connector("agent_A"));
-    let settings = settings();
-    let thread = start(
-        settings,
-        connector,
-        inbox,
-        WatchedThreads::new(|_| {}).add("unattended"),
-        EngineVersions::default(),
-    )
-    .unwrap();
-    let instance = instance("web");
-    let id = engine.add(&instance, ExecutionState::plain(Phase::Running));
-    let reply: StateReply = Box::new(move |state| reports.send(state).unwrap());
-    let (watched, end) = (id.clone(), KnownEnd::default());
-    commands
-        .send(WatchCommand::Watch {
-            instance,
-            id: watched,
-            process: None,
-            restarts: 0,
-            engine_restarts: false,
-            end,
-            reply,
-        })
-        .unwrap();
-    for state in [
-        ExecutionState::plain(Phase::Running),
-        ExecutionState::exited(0),
-    ] {
-        engine.set_state(&id, state.clone());
-        assert_eq!(reported.recv_timeout(ample), Ok(state));
-    }
-    drop(commands);
-    assert_eq!(threads::join_all([thread], ample), [""; 0]);
 }
 
 #[test]

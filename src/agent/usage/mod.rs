@@ -13,6 +13,7 @@ pub(crate) mod cgroups;
 
 use super::images::{ImageReport, ImageUses};
 use super::resources::{self, TICKS_PER_SECOND};
+use super::state_checker::thread::WatchSender;
 use super::state_checker::{InstanceProcesses, WatchCommand};
 use super::uplink_outbox::UplinkOutbox;
 use crate::limits::USAGE_PROCESSES_MAX;
@@ -24,7 +25,7 @@ use ankaios_platform::limits::STACK_SMALL;
 use ankaios_platform::sync::Mutex;
 use ankaios_platform::threads;
 use cgroups::{CgroupReader, CgroupReading, ContainerUsage, Hierarchies};
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::bounded;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -80,8 +81,8 @@ impl UsageRequests {
 pub(crate) struct UsageSampler {
     /// `/`, or a recorded tree.
     top: PathBuf,
-    /// The inboxes of the state checkers.
-    checkers: Vec<Sender<WatchCommand>>,
+    /// Reach the state checkers.
+    checkers: Vec<WatchSender>,
     /// The source of the bytes of images; `None` when images are not cleaned up.
     images: Option<ImageUses>,
     /// Longest wait for the state checkers.
@@ -103,11 +104,7 @@ pub(crate) struct Sample {
 impl UsageSampler {
     /// Returns a sampler of the processes that these state checkers watch. It reads files below
     /// `top`, normally `/`.
-    pub(crate) fn new(
-        top: &Path,
-        checkers: Vec<Sender<WatchCommand>>,
-        images: Option<ImageUses>,
-    ) -> Self {
+    pub(crate) fn new(top: &Path, checkers: Vec<WatchSender>, images: Option<ImageUses>) -> Self {
         Self {
             top: top.to_owned(),
             checkers,
@@ -143,7 +140,7 @@ impl UsageSampler {
             let command = WatchCommand::ListWatched {
                 reply: reply.clone(),
             };
-            let _ = checker.send_deadline(command, until); // Its reply is missing then.
+            checker.send_deadline(command, until); // Otherwise its reply is missing.
         }
         drop(reply);
         let mut watched = Vec::new();

@@ -4,6 +4,7 @@ use super::*;
 use crate::images::ImageBytes;
 use crate::uplink_outbox::uplink_outbox;
 use ankaios_model::usage::NodeUsage;
+use ankaios_platform::sync::EventFd;
 use ankaios_runtime::{ContainerId, MainProcess};
 use std::fs;
 
@@ -135,8 +136,9 @@ fn a_sample_has_each_watched_instance_and_the_node() {
     );
     file(&format!("sys/fs/cgroup/libpod-{id}/pids.current"), "3\n");
     let instance = |name: &str| InstanceName::with_id(name, "id", "agent_A");
-    let (checker, commands) = bounded(1);
-    let silent = bounded::<WatchCommand>(1).0; // Its state checker has ended.
+    let waker = EventFd::new().unwrap();
+    let (checker, commands) = WatchSender::new(1, waker.clone());
+    let (silent, _) = WatchSender::new(1, waker); // Its state checker has ended.
     let reply = threads::spawn("checker", STACK_SMALL, move || {
         let Ok(WatchCommand::ListWatched { reply }) = commands.recv() else {
             panic!("nothing was asked")
@@ -191,7 +193,7 @@ fn newer_usage_request_replaces_the_one_under_way() {
     let (outbox, uplink) = uplink_outbox();
     uplink.connected();
     let top = tempfile::tempdir().unwrap();
-    let (checker, commands) = bounded(1);
+    let (checker, commands) = WatchSender::new(1, EventFd::new().unwrap());
     let mut sampler = UsageSampler::new(top.path(), vec![checker], None);
     sampler.wait_max = Duration::from_secs(60);
     let requests = UsageRequests::new(outbox.clone(), sampler);

@@ -21,7 +21,7 @@ use crate::engine_call::{CallContext, StartCall};
 use crate::events::SchedulerEvent;
 use crate::folder_removal::remove_folder;
 use crate::limits::REMOVAL_MAX;
-use crate::state_checker::WatchCommand;
+use crate::state_checker::thread::WatchSender;
 use ankaios_model::access_rules::ControlInterfaceAccess;
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::messages::AddedWorkload;
@@ -65,8 +65,8 @@ pub type Connector = Box<dyn RuntimeConnector>;
 pub struct EngineSource {
     /// Makes a connector.
     pub connect: Box<dyn Fn() -> Connector + Send + Sync>,
-    /// The inbox of its state checker.
-    pub watch: Sender<WatchCommand>,
+    /// Reaches its state checker.
+    pub watch: WatchSender,
 }
 
 /// The enabled engines by the name of the runtime.

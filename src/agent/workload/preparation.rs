@@ -406,7 +406,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             id: id.clone(),
             reply: self.mailbox.gone_reply(id.clone()),
         };
-        let _ = engine.watch.send(command); // Gone only when the agent ends.
+        engine.watch.send(command);
     }
 
     /// Ends the watch of the prepared container.
@@ -416,7 +416,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         };
         let instance = added.instance.clone();
         let command = WatchCommand::UnwatchPrepared { instance };
-        let _ = engine.watch.send(command); // Gone only when the agent ends.
+        engine.watch.send(command);
     }
 
     /// Prepares the next instance again, since others have removed or started its container `id`.

@@ -40,7 +40,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             end,
             reply: self.mailbox.begin_watch(),
         };
-        let _ = engine.watch.send(command); // Gone only when the agent ends.
+        engine.watch.send(command);
     }
 
     /// Whether the engine starts the container again by itself when it has ended.
@@ -64,7 +64,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             let command = WatchCommand::Unwatch {
                 instance: self.instance.clone(),
             };
-            let _ = engine.watch.send(command); // Gone only when the agent ends.
+            engine.watch.send(command);
         }
     }
 

@@ -7,6 +7,7 @@ use crate::engine_call::ContainerCall;
 use crate::limits::{
     CREATED_MAX, RESTART_RESET, RESTART_SPACING, REVIVAL_INTERVAL, START_SLOT_MAX, STEPPED_INBOX,
 };
+use crate::state_checker::thread::WatchSender;
 use crate::state_checker::{StateReply, WatchCommand};
 use crate::uplink_outbox::uplink_outbox;
 use crate::workload::mailbox::{
@@ -22,6 +23,7 @@ use ankaios_model::access_rules::{AccessRule, Operation};
 use ankaios_model::messages::AddedWorkload;
 use ankaios_model::workload::{File, FileContent, RestartPolicy};
 use ankaios_platform::limits::{ADDITIONAL_INFO_MAX, CONTROL_MESSAGE_MAX};
+use ankaios_platform::sync::EventFd;
 use crossbeam_channel::{Receiver, bounded};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -72,7 +74,9 @@ impl Rig {
         let (reports, events) = bounded(1000);
         let (engine, other) = (FakeEngine::new(), FakeEngine::new());
         let source = |engine: &FakeEngine| {
-            let (engine, (watch, watched)) = (engine.clone(), bounded(STEPPED_INBOX));
+            let engine = engine.clone();
+            let waker = EventFd::new().unwrap();
+            let (watch, watched) = WatchSender::new(STEPPED_INBOX, waker);
             let connect = Box::new(move || Box::new(engine.connector("agent_A")) as Connector);
             (EngineSource { connect, watch }, watched)
         };
