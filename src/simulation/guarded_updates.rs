@@ -45,6 +45,10 @@ pub(crate) struct GuardedUpdates {
     /// Open updates during which the mode was switched, and those that have replaced them. The
     /// server does not evaluate workloads that a switch has brought to their agents.
     saw_switch: BTreeSet<u64>,
+    /// By update: its workloads that the server does not evaluate while they are the same. It
+    /// replaces none of them: it sets them back to the active version, or they would be restarted
+    /// with it, but did not run.
+    not_evaluated: BTreeMap<u64, BTreeMap<Name, AddedWorkload>>,
 }
 
 impl GuardedUpdates {
@@ -81,6 +85,7 @@ impl GuardedUpdates {
         self.ways_back.clear();
         self.may_be_kept.clear();
         self.saw_switch.clear();
+        self.not_evaluated.clear();
         for (number, update) in &self.updates {
             if update.phase.is_open() {
                 self.ways_back.extend(update.ways_back.clone());
@@ -168,6 +173,8 @@ impl GuardedUpdates {
         self.ways_back.retain(|name, _| open.contains(name));
         self.may_be_kept.retain(|number| is_open(&now, *number));
         self.saw_switch.retain(|number| is_open(&now, *number));
+        self.not_evaluated
+            .retain(|number, _| is_open(&now, *number));
         let pending = pending(server);
         self.permitted
             .retain(|instance| pending.contains(&instance.workload));
@@ -176,7 +183,11 @@ impl GuardedUpdates {
 
     fn note_new(&mut self, number: u64, update: &SeenUpdate, before: &Before, server: &ServerLoop) {
         let mut after = BTreeMap::new();
+        let mut not_evaluated = BTreeMap::new();
         for name in &update.names {
+            if let Some(active) = kept_version(name, update, before, server) {
+                not_evaluated.insert(name.clone(), active.clone());
+            }
             let way_back = before.desired().workloads.get(name);
             self.ways_back
                 .entry(name.clone())
@@ -185,6 +196,9 @@ impl GuardedUpdates {
             after.insert(name.clone(), now.cloned());
         }
         self.after.insert(number, after);
+        if !not_evaluated.is_empty() {
+            self.not_evaluated.insert(number, not_evaluated);
+        }
     }
 
     /// Notes whether a new update may be kept after a failure, and whether all of it is evaluated.
@@ -228,7 +242,7 @@ impl GuardedUpdates {
         }
         if update.phase == UpdatePhase::Good
             && !self.saw_switch.contains(&number)
-            && let Some(failed) = failed_member(names, server)
+            && let Some(failed) = failed_member(names, self.not_evaluated.get(&number), server)
         {
             return Some(format!("update {number} is good although {failed}"));
         }
@@ -374,22 +388,58 @@ fn rolls_back(workload: &Workload) -> bool {
         && workload.runtime_config.contains("onFailure: ROLLBACK")
 }
 
-/// Returns a workload that has finally failed, with its state.
-fn failed_member(names: &BTreeSet<Name>, server: &ServerLoop) -> Option<String> {
+/// Returns the active version of a workload of a new update that neither replaces it nor restarts
+/// it.
+fn kept_version<'s>(
+    name: &Name,
+    update: &SeenUpdate,
+    before: &Before,
+    server: &'s ServerLoop,
+) -> Option<&'s AddedWorkload> {
+    let view = server.view();
+    let active = view.effective.get(name)?;
+    if before.effective().get(name) != Some(active) || update.pending.contains(name) {
+        return None;
+    }
+    let desired = view.desired.workloads.get(name);
+    let is_set_back = before.desired().workloads.get(name) != desired;
+    let runs = match view.states.get(&active.instance) {
+        Some(state) => state.phase == Phase::Running,
+        None => false,
+    };
+    if is_set_back || !runs {
+        Some(active)
+    } else {
+        None
+    }
+}
+
+/// Returns a workload that has finally failed, with its state. Those of `not_evaluated` are left
+/// out while they are the same.
+fn failed_member(
+    names: &BTreeSet<Name>,
+    not_evaluated: Option<&BTreeMap<Name, AddedWorkload>>,
+    server: &ServerLoop,
+) -> Option<String> {
     let view = server.view();
     for name in names {
-        let Some(AddedWorkload { instance, workload }) = view.effective.get(name) else {
+        let Some(active) = view.effective.get(name) else {
             continue;
         };
-        // A workload without an agent is not evaluated.
-        if instance.agent.is_empty() {
+        if let Some(not_evaluated) = not_evaluated
+            && not_evaluated.get(name) == Some(active)
+        {
             continue;
         }
-        let Some(state) = view.states.get(instance) else {
+        // A workload without an agent is not evaluated.
+        if active.instance.agent.is_empty() {
+            continue;
+        }
+        let Some(state) = view.states.get(&active.instance) else {
             continue;
         };
-        if is_final_failure(state, workload.restart_policy) {
-            return Some(format!("'{instance}' is {state}"));
+        if is_final_failure(state, active.workload.restart_policy) {
+            return Some(format!("'{}' is {state}", active.instance));
         }
     }
     None
