@@ -391,8 +391,9 @@ impl Deletes {
     }
 
     /// Sends orders again for instances that wait to stop because of an order that this server does
-    /// not know: an earlier server sent the order, a lost connection dropped a newer one, or the
-    /// end of the instance was reported before it started again.
+    /// not know: an earlier server sent it, or the end of the instance was reported before it
+    /// started again. The instance then waits for all present dependents, since it is not known
+    /// which of them were there.
     ///
     /// A wanted instance may wait as well, to be replaced by another revision of itself. Its order
     /// is sent again once, unless this connection has had one: a late report may repeat the wait
