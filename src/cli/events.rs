@@ -45,6 +45,8 @@ fn has_value(node: &Node, path: &[&str], value: &str) -> bool {
 
 /// The part of the state with the last changes of states.
 pub(crate) const HISTORY: &str = "history";
+/// The mask for the changes of [`HISTORY`] that are failures of workloads: mostly none.
+pub(crate) const FAILURES: &str = "history.Failed";
 
 /// The part [`HISTORY`] of the state; `None` if the server keeps none.
 pub(crate) fn history(state: &Node) -> Option<&[Node]> {

@@ -319,7 +319,7 @@ pub(crate) fn workloads(
     if has_details {
         masks.extend(rows::DETAIL_MASKS);
     } else if !filter.watch {
-        masks.push(events::HISTORY);
+        masks.push(events::FAILURES);
     }
     let state = link.complete_state(&masks)?;
     output.warn_of_storage(&state);
@@ -349,7 +349,7 @@ pub(crate) fn workloads(
     // All workloads of such an agent count, shown or not.
     let mut absent = absent_agents(&state, reasons.rows.keys());
     absent.retain(|agent, _| shown_agents.contains(agent));
-    warn_of_absent_agents(&absent, &state, &state, output);
+    warn_of_absent_agents(&absent, &state, link, output);
     Ok(())
 }
 
@@ -438,11 +438,7 @@ pub(crate) fn agents(
     if arguments.names.is_empty() {
         let rows = rows::rows(&state);
         let absent = absent_agents(&state, rows.keys());
-        if !absent.is_empty() {
-            // The warnings matter more than the times.
-            let history = link.complete_state(&[events::HISTORY]).unwrap_or_default();
-            warn_of_absent_agents(&absent, &state, &history, output);
-        }
+        warn_of_absent_agents(&absent, &state, link, output);
     }
     Ok(())
 }
@@ -463,16 +459,21 @@ fn absent_agents<'i>(
     absent
 }
 
-/// Warns of agents that are not connected. The connected agents are in `state`, the times of losses
-/// in `history`.
+/// Warns of agents that are not connected. The connected agents are in `state`. The times of losses
+/// are read only if there is an absent agent: the kept changes are many.
 fn warn_of_absent_agents(
     absent: &BTreeMap<&str, BTreeSet<&str>>,
     state: &Node,
-    history: &Node,
+    link: &mut dyn ServerLink,
     output: &mut Output,
 ) {
+    if absent.is_empty() {
+        return;
+    }
+    // The warnings matter more than the times.
+    let history = link.complete_state(&[events::HISTORY]).unwrap_or_default();
     for (agent, workloads) in absent {
-        let lost_at = events::lost_at(history, agent);
+        let lost_at = events::lost_at(&history, agent);
         let mut since = String::new();
         let mut hint = String::new();
         if lost_at.is_empty() {

@@ -9,6 +9,7 @@
 use ankaios_model::changes::{AGENT_CONNECTED, AGENT_LOST, SERVER_STARTED};
 use ankaios_model::execution_state::{ExecutionState, Phase};
 use ankaios_model::limits::{CHANGES_KEPT, CHANGES_OF_ONE_MAX};
+use ankaios_model::mask_tree::Wanted;
 use ankaios_model::names::InstanceName;
 use ankaios_model::node::Node;
 use serde::{Deserialize, Serialize};
@@ -79,6 +80,14 @@ impl Change {
             return other.workload.is_empty() && self.agent == other.agent;
         }
         self.workload == other.workload
+    }
+
+    /// The state without its sub-state.
+    fn state_name(&self) -> &str {
+        match self.state.split_once('(') {
+            Some((name, _)) => name,
+            None => &self.state,
+        }
     }
 
     fn node(&self) -> Node {
@@ -183,9 +192,19 @@ impl History {
         }
     }
 
-    /// The changes as a list, oldest first.
-    pub(crate) fn node(&self) -> Node {
-        Node::List(self.changes.iter().map(Change::node).collect())
+    /// The changes that masks select as a list, oldest first; `None` if they select nothing. A mask
+    /// selects all, or those to one state, which it names without the sub-state: `history.Failed`.
+    pub(crate) fn read(&self, wanted: &Wanted<'_>) -> Option<Node> {
+        let mut changes = Vec::new();
+        for change in &self.changes {
+            if wanted.below(change.state_name()).is_whole() {
+                changes.push(change.node());
+            }
+        }
+        if changes.is_empty() && !wanted.is_whole() {
+            return None;
+        }
+        Some(Node::List(changes))
     }
 
     /// Returns the lines for the file of the changes since the last call. Empty if there is none.

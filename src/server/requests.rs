@@ -647,7 +647,7 @@ impl ServerLoop {
             let part = match *name {
                 "modes" => self.updates.workloads().modes_node(&wanted),
                 "timings" => self.updates.timings().read(self.now(), &wanted),
-                "history" => wanted.take(self.updates.history().node()),
+                "history" => self.updates.history().read(&wanted),
                 "programs" => wanted.take(self.programs()),
                 "updates" => Some(self.read_updates(&wanted)),
                 "warning" => match self.warning() {
@@ -699,6 +699,7 @@ workloads:
             (&["timings"], true, &[]),
             (&["history"], false, &["history"]),
             (&["history"], true, &[]),
+            (&["history.AgentConnected"], false, &[]),
             (&["programs"], false, &["programs"]),
             (&["programs"], true, &[]),
             (&[], true, &usual),

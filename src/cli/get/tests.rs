@@ -651,14 +651,13 @@ fn workloads_of_an_agent_that_is_away_are_followed_by_a_warning() {
         ("nav", "1", "agent_A", Phase::AgentDisconnected),
         ("db", "1", "frnt", Phase::PendingInitial),
     ];
-    let mut cluster = state(&["front"], &away);
+    let cluster = state(&["front"], &away);
     let lost = Node::map([
         ("at", Node::Number(120_000)),
         ("agent", Node::text("agent_A")),
         ("state", Node::text("AgentDisconnected")),
     ]);
-    let map = cluster.as_map_mut().unwrap();
-    map.insert("history", Node::List(vec![lost]));
+    let history = Node::map([("history", Node::List(vec![lost]))]);
     let of_web =
         "warn: agent 'agent_A' is not connected since 1970-01-01T00:02:00Z; it has 2 workloads\n";
     let of_db = "warn: agent 'frnt' is not connected; it has 1 workload\n\
@@ -673,11 +672,34 @@ fn workloads_of_an_agent_that_is_away_are_followed_by_a_warning() {
             filter: Filter { agent: None, names },
             ..WorkloadArguments::default()
         };
-        let played = play(None, [Step::State(cluster.clone())], |link, output| {
+        let steps = [Step::State(cluster.clone()), Step::State(history.clone())];
+        let played = play(None, steps, |link, output| {
             workloads(link, &filter, now(), output)
         });
         played.result.unwrap();
         assert_eq!(played.err, expected);
+        assert!(played.server.is_done(), "the times were read");
+    }
+}
+
+#[test]
+fn workloads_are_one_read_unless_an_agent_is_away() {
+    let running = state(&["A"], &[("web", "1", "A", Phase::Running)]);
+    let failed = state(&["A"], &[("web", "1", "A", Phase::FailedExecFailed)]);
+    let away = state(&["A"], &[("web", "1", "B", Phase::AgentDisconnected)]);
+    for (cluster, reads) in [(running, 1), (failed, 1), (away, 2)] {
+        let steps = [Step::State(cluster), Step::State(Node::empty())];
+        let filter = WorkloadArguments::default();
+        let played = play(None, steps, |link, output| {
+            workloads(link, &filter, now(), output)
+        });
+        played.result.unwrap();
+        let [first, others @ ..] = &played.server.reads[..] else {
+            panic!("nothing was read");
+        };
+        assert!(first.contains(&"history.Failed".to_owned()), "{first:?}");
+        assert!(!first.contains(&"history".to_owned()), "{first:?}");
+        assert_eq!(1 + others.len(), reads, "{others:?}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! The reports that are changes, and their file.
 
 use super::*;
+use ankaios_model::mask_tree::MaskTree;
 use tempfile::TempDir;
 
 fn instance(name: &str) -> InstanceName {
@@ -29,6 +30,33 @@ fn shown(history: &History) -> Vec<String> {
         shown.push(format!("{agent} {workload} {state}"));
     }
     shown
+}
+
+#[test]
+fn mask_selects_all_changes_or_those_to_one_state() {
+    let mut history = History::default();
+    history.agent_connected("A");
+    for phase in [Phase::FailedExecFailed, Phase::Running, Phase::FailedLost] {
+        report(&mut history, "web", Some(Phase::PendingStarting), phase);
+    }
+    let rows: [(&[&str], Option<usize>); 7] = [
+        (&["history"], Some(4)),
+        (&["history.*"], Some(4)),
+        (&["history.Failed"], Some(2)),
+        (&["history.Failed", "history.AgentConnected"], Some(3)),
+        (&["history.Succeeded"], None),
+        (&["history.Fail"], None),
+        (&["history.Failed.at"], None),
+    ];
+    for (masks, expected) in rows {
+        let tree = MaskTree::new(masks.iter().copied());
+        let number = match history.read(&tree.named("history")) {
+            Some(Node::List(changes)) => Some(changes.len()),
+            None => None,
+            Some(other) => panic!("{other:?}"),
+        };
+        assert_eq!(number, expected, "{masks:?}");
+    }
 }
 
 // [utest->swdd~server-keeps-last-changes~1]

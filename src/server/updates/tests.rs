@@ -3,6 +3,7 @@
 use super::*;
 use crate::effects::Effect;
 use ankaios_model::execution_state::{ExecutionState, Phase, WorkloadState};
+use ankaios_model::mask_tree::MaskTree;
 use ankaios_model::messages::FromServer;
 use ankaios_model::names::InstanceName;
 use ankaios_model::node::Node;
@@ -195,7 +196,8 @@ fn history_has_what_the_part_and_the_server_note_in_it() {
     let mut updates = Updates::default();
     updates.agent_connected(&"A".into());
     updates.history_mut().server_started();
-    let Node::List(changes) = updates.history().node() else {
+    let masks = MaskTree::new(["history"]);
+    let Some(Node::List(changes)) = updates.history().read(&masks.named("history")) else {
         panic!("no list of changes")
     };
     assert_eq!(changes.len(), 2);
