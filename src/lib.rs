@@ -71,7 +71,7 @@
 //! log:number:name      one stream of log lines
 //! notify, metrics, usage      systemd; the metrics file; CPU and memory on request
 //! images, image-call   which images are needed; one listing or removal of images
-//! settle, removal, reaper     memory that is given back; folders and killed children that are left
+//! removal, reaper      folders and killed children that are left
 //! cli:rx, cli:signals, cli:ask            the connection of `ank`; signals; an answer
 //! ```
 //!

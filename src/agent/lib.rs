@@ -173,7 +173,8 @@ impl Agent {
                 stop.clone(),
             )?);
         }
-        // Finally: the scheduler and the connection to the server.
+        // Finally: the scheduler and the connection to the server. On the heap, each saves its
+        // thread a page of the stack.
         let facts = NodeFacts::new(settings.tags.clone());
         let start_loop = scheduler::workloads::on_threads();
         let workloads = WorkloadRecords::new(
@@ -186,7 +187,7 @@ impl Agent {
             facts,
         );
         let load = LoadSampler::new(Path::new("/proc"));
-        let scheduler = Scheduler::new(
+        let mut scheduler = Box::new(Scheduler::new(
             inbox.clone(),
             workloads,
             outbox,
@@ -194,13 +195,13 @@ impl Agent {
             versions,
             Some(Box::new(previous)),
             status.clone(),
-        );
+        ));
         let scheduler_stop = stop.clone();
         let heartbeat = watched.add("scheduler");
         threads.push(threads::spawn("scheduler", STACK_LARGE, move || {
             scheduler.run(&events, &scheduler_stop, &heartbeat)
         })?);
-        let uplink = Uplink {
+        let uplink = Box::new(Uplink {
             options: ClientOptions {
                 url: settings.url,
                 security: settings.security,
@@ -216,7 +217,7 @@ impl Agent {
             control,
             scheduler: inbox,
             status,
-        };
+        });
         let heartbeat = watched.add("uplink");
         threads.push(threads::spawn("uplink", STACK_LARGE, move || {
             if let Some(text) = uplink.run(&stop, &heartbeat) {

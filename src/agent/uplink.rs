@@ -17,7 +17,7 @@ use ankaios_model::messages::{AgentCapabilities, AgentHello, FromServer, ToServe
 use ankaios_platform::clock::{Clock, SystemClock};
 use ankaios_platform::limits::STACK_LARGE;
 use ankaios_platform::logging::with_causes;
-use ankaios_platform::memory;
+use ankaios_platform::memory::OwnStack;
 use ankaios_platform::service_manager::StatusBoard;
 use ankaios_platform::threads;
 use ankaios_platform::watchdog::Heartbeat;
@@ -100,7 +100,7 @@ impl Uplink {
     /// version.
     // [impl->swdd~communication-to-from-agent-middleware~1]
     // [impl->swdd~agent-shall-use-interfaces-to-server~1]
-    pub(crate) fn run(self, stop: &Receiver<()>, heartbeat: &Heartbeat) -> Option<String> {
+    pub(crate) fn run(&self, stop: &Receiver<()>, heartbeat: &Heartbeat) -> Option<String> {
         let mut log = InterruptionLog::default();
         let mut reconnects = Reconnects::default();
         self.status
@@ -167,11 +167,14 @@ impl Uplink {
         };
         self.control.connected();
         debug!("Connected to server '{}'.", self.options.url);
-        memory::give_back_stack(); // Connecting needs more stack than the rest of the session.
+        let stack = OwnStack::of_this_thread();
         let end = loop {
             heartbeat.turn();
             if self.outbox.send_waiting().is_err() {
                 hangup.hang_up(); // The reader ends then, with the reason.
+            }
+            if let Some(stack) = &stack {
+                stack.give_back_unused(); // Connecting and sending need most of it.
             }
             select_biased! {
                 recv(stop) -> _ => {
@@ -255,7 +258,11 @@ fn read(
     on_first: impl Fn(),
 ) -> ReadEnd {
     let mut greeted = false;
+    let stack = OwnStack::of_this_thread();
     loop {
+        if let Some(stack) = &stack {
+            stack.give_back_unused(); // Reading a message needs most of it.
+        }
         let message = match receiver.receive() {
             Ok(message) => message,
             Err(end) => return ReadEnd { end, greeted },

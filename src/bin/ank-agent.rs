@@ -75,10 +75,10 @@ fn start_and_wait(settings: settings::AgentSettings) -> Result<(), Box<dyn Error
     })?;
     let watch = manager.watch(watched)?;
     log::info!("Awaiting commands from the server ...");
-    if let Err(error) = memory::settle() {
-        log::debug!("Memory of the start is kept: '{error}'");
-    }
     memory::give_back_stack();
+    if let Err(error) = memory::settle_until(&woken) {
+        log::debug!("Memory that only the start needed is kept: '{error}'");
+    }
     let _ = woken.read_exact(&mut [0]); // A failed read ends the agent as well.
     let failure = failures.try_recv();
     manager.stopping();

@@ -35,6 +35,8 @@ use signal_hook::iterator::Signals;
 use std::error::Error;
 use std::fmt::Display;
 use std::fs::File;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -112,6 +114,31 @@ struct StartupManifest {
     desired: DesiredState,
 }
 
+/// The signals that end the server, and a socket that wakes `main`, which waits for it.
+struct EndWait {
+    signals: Signals,
+    woken: UnixStream,
+    wake: UnixStream,
+}
+
+impl EndWait {
+    /// From here on, each signal writes to the socket.
+    fn new() -> Result<Self, StartError> {
+        const ENDING: [i32; 2] = [SIGTERM, SIGINT];
+        let (woken, wake) = UnixStream::pair()?;
+        // A signal is noted before the socket wakes `main`.
+        let signals = Signals::new(ENDING)?;
+        for signal in ENDING {
+            signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
+        }
+        Ok(Self {
+            signals,
+            woken,
+            wake,
+        })
+    }
+}
+
 /// Restores the state, and then runs the server until a signal ends it.
 fn start_and_wait(mut settings: ServerSettings) -> Result<(), StartError> {
     // First read the startup manifest, and check the certificates: hooks must not run if the server
@@ -131,7 +158,7 @@ fn start_and_wait(mut settings: ServerSettings) -> Result<(), StartError> {
         .as_ref()
         .map_err(StartError::unprotected)?;
     // Then restore the state, which hooks check. From here on a signal causes an orderly stop.
-    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    let mut end = EndWait::new()?;
     let mut server = ServerLoop::new();
     server.set_update_on_failure(settings.update_on_failure);
     server.set_clock(SystemClock);
@@ -156,7 +183,7 @@ fn start_and_wait(mut settings: ServerSettings) -> Result<(), StartError> {
     };
     let started = start_with_state(&mut server, settings.state_dir.as_deref(), manifest);
     // Check for a signal before the result, since an interrupted hook can make the start fail.
-    let signal = signals.pending().next();
+    let signal = end.signals.pending().next();
     if let Some(signal) = signal {
         log_stop(signal);
         drop(server);
@@ -176,7 +203,7 @@ fn start_and_wait(mut settings: ServerSettings) -> Result<(), StartError> {
         }
         None => server.start_history(Vec::new()),
     }
-    serve(settings, server, server_threads, signals)
+    serve(settings, server, server_threads, end)
 }
 
 /// Serves clients until a signal ends the server.
@@ -187,7 +214,7 @@ fn serve(
     settings: ServerSettings,
     mut server: ServerLoop,
     mut server_threads: Vec<Thread>,
-    mut signals: Signals,
+    end: EndWait,
 ) -> Result<(), StartError> {
     // First listen.
     let options = EndpointOptions {
@@ -205,11 +232,17 @@ fn serve(
     server.set_own_certificate(expiry::own(&options.security));
     let manager = ServiceManager::from_environment();
     // A needed thread that ends closes `signals`, which ends the wait for a signal below.
+    let EndWait {
+        mut signals,
+        woken,
+        wake,
+    } = end;
     let (send_lost, lost_threads) = bounded(1);
     let signals_handle = signals.handle();
     let mut watched = WatchedThreads::new(move |name| {
         let _ = send_lost.try_send(name.to_owned()); // Only the first: others are a consequence.
         signals_handle.close();
+        let _ = (&wake).write_all(b"e"); // `main` has the other end as long as the program runs.
     });
     let (inbox, events) = bounded(SERVER_INBOX);
     let endpoint = ServerEndpoint::start(&options, inbox, &mut watched)?;
@@ -243,11 +276,11 @@ fn serve(
         "ank-server {version} listens on '{addresses}', TLS: {tls}, config file: '{config}'"
     );
 
-    if let Err(error) = memory::settle() {
-        log::debug!("Memory of the start is kept: '{error}'");
-    }
     memory::give_back_stack();
     // Finally wait for a signal, and stop.
+    if let Err(error) = memory::settle_until(&woken) {
+        log::debug!("Memory that only the start needed is kept: '{error}'");
+    }
     let signal = signals.forever().next();
     let mut lost_thread = None;
     match signal {

@@ -1,19 +1,19 @@
 //! Keeps the memory of a program with many threads small: one malloc arena, and memory of a burst
 //! is returned to the system.
 //!
-//! Thread: [`at_start`] on `main` before any other thread starts;
-//! [`give_back_after`] and [`settle_again`] on any; the thread `settle` waits for an idle time and
-//! then returns memory that only the work before needed.
+//! Thread: [`at_start`] on `main` before any other thread starts; [`settle_until`] on `main`, which
+//! waits for the end of the program anyway; [`give_back_after`] and [`settle_again`] on any.
 
-use crate::limits::{SETTLE_AFTER, STACK_SMALL, TRIM_FROM};
-use crate::threads;
-use crossbeam_channel::{Sender, bounded};
+use crate::limits::{SETTLE_AFTER, TRIM_FROM};
+use crate::sync::EventFd;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mm::Advice;
 use std::ffi::{CStr, c_int, c_void};
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -157,8 +157,8 @@ pub fn give_back_stack() {
     }
 }
 
-/// Wakes the thread of [`settle`]. It has room for one message.
-static WORK_DONE: OnceLock<Sender<()>> = OnceLock::new();
+/// Wakes the thread in [`settle_until`].
+static WORK_DONE: OnceLock<EventFd> = OnceLock::new();
 
 /// Mappings with the code and constants of the program and of the libraries that it was started
 /// with.
@@ -234,39 +234,80 @@ fn page_size() -> usize {
     }
 }
 
-/// Starts a thread that returns pages of code to the kernel, since most of the code is needed
-/// rarely: soon after the start, once more when the start is over, and after each burst of work
-/// that [`settle_again`] reports. A page that is needed again comes from the page cache. This saves
-/// 4 of 6.3 MiB of an agent that has just connected.
-pub fn settle() -> io::Result<()> {
+/// Waits until `end` is readable. Meanwhile it returns pages of code to the kernel, since most of
+/// the code is needed rarely: soon after the start, once more when the start is over, and after
+/// each burst of work that [`settle_again`] reports. A page that is needed again comes from the page
+/// cache. This saves 4 of 6.3 MiB of an agent that has just connected.
+///
+/// # Errors
+/// There is no descriptor for reports of work.
+pub fn settle_until(end: impl AsFd) -> io::Result<()> {
     let code: &[Range<usize>] = CODE.get().map_or(&[], Vec::as_slice);
-    let (work_done, woken) = bounded(1);
-    threads::spawn("settle", STACK_SMALL, move || {
-        // First, soon after the start. Work that is reported meanwhile only shortens the wait.
-        let _ = woken.recv_timeout(FIRST_DELAY);
-        for range in code {
-            map_in_pieces(range); // Then a needed page brings back less code around it.
-        }
-        give_back_code(code);
-        // Then, after the rest of the start and after each later burst of work.
-        loop {
-            // A burst is over when no work was reported for some time.
-            while woken.recv_timeout(SETTLE_AFTER).is_ok() {}
-            give_back_code(code);
-            // Wait for the next burst.
-            if woken.recv().is_err() {
-                return;
+    let work_done = EventFd::new()?;
+    let _ = WORK_DONE.set(work_done.clone()); // Set once: a program starts once.
+    let next = |limit| wait(end.as_fd(), &work_done, limit);
+    // First, soon after the start. Work that is reported meanwhile only shortens the wait.
+    if next(Some(FIRST_DELAY))? == Wake::End {
+        return Ok(());
+    }
+    for range in code {
+        map_in_pieces(range); // Then a needed page brings back less code around it.
+    }
+    give_back_code(code);
+    // Then, after the rest of the start and after each later burst of work.
+    let mut is_burst = true;
+    loop {
+        // A burst is over when no work was reported for some time.
+        let limit = if is_burst { Some(SETTLE_AFTER) } else { None };
+        match next(limit)? {
+            Wake::End => return Ok(()),
+            Wake::Work => is_burst = true,
+            Wake::Quiet => {
+                give_back_code(code);
+                is_burst = false;
             }
         }
-    })?;
-    let _ = WORK_DONE.set(work_done); // Set once: a program starts once.
-    Ok(())
+    }
+}
+
+/// What ended a wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wake {
+    /// The program must end.
+    End,
+    /// Work was reported.
+    Work,
+    /// Neither, until the limit.
+    Quiet,
+}
+
+/// Waits for the end of the program or a report of work, at most for `limit`.
+fn wait(end: BorrowedFd<'_>, work_done: &EventFd, limit: Option<Duration>) -> io::Result<Wake> {
+    let limit = limit.and_then(|time| Timespec::try_from(time).ok());
+    let mut waits = [
+        PollFd::from_borrowed_fd(end, PollFlags::IN),
+        PollFd::new(work_done, PollFlags::IN),
+    ];
+    loop {
+        match poll(&mut waits, limit.as_ref()) {
+            Ok(_) => break,
+            Err(Errno::INTR) => {} // A signal; the program ends if it has written to `end`.
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if !waits[0].revents().is_empty() {
+        return Ok(Wake::End);
+    }
+    if work_done.reset() {
+        return Ok(Wake::Work);
+    }
+    Ok(Wake::Quiet)
 }
 
 /// Reports the use of code that is usually idle, such as that of a call of an engine. Never waits.
 pub fn settle_again() {
     if let Some(work_done) = WORK_DONE.get() {
-        let _ = work_done.try_send(()); // Full: it is woken anyway.
+        work_done.set();
     }
 }
 
@@ -389,6 +430,22 @@ mod tests {
         code.iter().for_each(map_in_pieces);
         give_back_code(&code);
         assert_eq!(deep(1), 200_000);
+    }
+
+    #[test]
+    fn wait_tells_work_quiet_and_the_end_apart() {
+        let (end, work_done) = (EventFd::new().unwrap(), EventFd::new().unwrap());
+        let next = |limit| wait(end.as_fd(), &work_done, limit).unwrap();
+        let now = Some(Duration::ZERO);
+        assert_eq!(next(now), Wake::Quiet);
+        work_done.set();
+        work_done.set();
+        assert_eq!(next(None), Wake::Work);
+        assert_eq!(next(now), Wake::Quiet, "it was reported before");
+        work_done.set();
+        end.set();
+        assert_eq!(next(None), Wake::End, "the end comes first");
+        assert_eq!(next(None), Wake::End);
     }
 
     #[test]

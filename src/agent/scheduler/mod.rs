@@ -125,7 +125,7 @@ impl<C: Clock> Scheduler<C> {
     /// Handles events until the other end of `stop` is dropped.
     // [impl->swdd~agent-manager-listens-requests-from-server~1]
     pub(crate) fn run(
-        mut self,
+        &mut self,
         events: &Receiver<SchedulerEvent>,
         stop: &Receiver<()>,
         heartbeat: &Heartbeat,

@@ -617,7 +617,7 @@ fn conditions_of_a_withdrawn_workload_are_not_checked_for_ever() {
 
 #[test]
 fn the_scheduler_thread_ends_when_told_to() {
-    let rig = Rig::new();
+    let mut rig = Rig::new();
     let (_inbox, events) = crossbeam_channel::bounded(1);
     let (running, stop) = crossbeam_channel::bounded(0);
     drop(running);
