@@ -205,13 +205,6 @@ impl ServerExpectations {
             wrong = self.wrong_delete(before, update, server);
         }
         self.note_ended(before, server);
-        if restarts {
-            // Some leave with the update, others join when their new version is active.
-            for name in &server.restarting() - &before.restarting {
-                self.unclear.insert(name.clone());
-                self.unclear_rules.insert(name);
-            }
-        }
         if let Some(expected) = &expected {
             let joining = joining(before, update, server);
             let pending = pending(server);
@@ -281,9 +274,6 @@ impl ServerExpectations {
         // An earlier version of the same instance may still run.
         let needed = self.stopping.entry(ended.instance.clone()).or_default();
         needed.extend(needed_running(&ended.workload));
-        if agent.is_empty() {
-            return; // It was sent to nobody, so earlier rules stay.
-        }
         self.unclear_rules.remove(&workload);
         let rules = ended.workload.control_interface_access.clone();
         self.last_rules.insert((agent, workload), rules);
