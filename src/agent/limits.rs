@@ -17,8 +17,9 @@ pub(crate) const AGENT_STOP_DEADLINE: Duration = Duration::from_secs(1);
 /// Events that wait for the scheduler. Senders wait when it is full. The memory for all of them, a
 /// quarter of a KiB each, is allocated at the start, so there are no more than a burst needs.
 pub const SCHEDULER_INBOX: usize = 64;
-/// Commands that wait for one state checker. Control loops wait when it is full.
-pub const WATCH_INBOX: usize = 16;
+/// Commands that wait for one state checker. Control loops wait when it is full, which takes
+/// microseconds. Each engine has its own, a fifth of a KiB for each command.
+pub const WATCH_INBOX: usize = 8;
 /// The size of both inboxes in the simulation: there one thread sends and takes, so it must never
 /// wait.
 pub const STEPPED_INBOX: usize = 256;

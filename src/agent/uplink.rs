@@ -21,8 +21,8 @@ use ankaios_platform::memory::OwnStack;
 use ankaios_platform::service_manager::StatusBoard;
 use ankaios_platform::threads;
 use ankaios_platform::watchdog::Heartbeat;
-use ankaios_wire::client::{ClientOptions, ClientReceiver, StreamEnd, connect};
-use crossbeam_channel::{Receiver, Sender, bounded, select_biased};
+use ankaios_wire::client::{ClientOptions, ClientReceiver, Hangup, StreamEnd, connect};
+use crossbeam_channel::{Receiver, RecvError, Sender, bounded, select_biased};
 use log::{debug, info, warn};
 use std::collections::BTreeMap;
 use std::io;
@@ -88,6 +88,13 @@ impl SessionEnd {
     }
 }
 
+/// A connection whose messages are read.
+struct OpenConnection {
+    /// Receives the end of the stream.
+    ended: Receiver<ReadEnd>,
+    hangup: Hangup,
+}
+
 /// How the stream of a connection ended.
 struct ReadEnd {
     end: StreamEnd,
@@ -136,10 +143,10 @@ impl Uplink {
         }
     }
 
-    /// Connects, then sends and receives until the connection is lost or the agent ends.
+    /// Connects, sends the hello, and starts the reader.
     // [impl->swdd~agent-sends-hello~1]
-    fn session(&self, stop: &Receiver<()>, heartbeat: &Heartbeat) -> SessionEnd {
-        // First: connect.
+    #[inline(never)] // Else the thread keeps the frame of this as long as it is connected.
+    fn open(&self, heartbeat: &Heartbeat) -> Result<OpenConnection, SessionEnd> {
         let hello = ToServer::AgentHello(AgentHello {
             agent: self.agent.clone(),
             version: self.version.to_owned(),
@@ -152,9 +159,9 @@ impl Uplink {
         });
         let (sender, receiver, hangup) = match heartbeat.outside(|| connect(&self.options, hello)) {
             Ok(connection) => connection,
-            Err(error) => return SessionEnd::without_message(with_causes(&error)),
+            Err(error) => return Err(SessionEnd::without_message(with_causes(&error))),
         };
-        // Then: send and receive. The sender is set first, since received messages have responses.
+        // The sender is set first, since received messages have responses.
         self.outbox.connected_by(Box::new(sender));
         let ended = match self.start_reader(receiver) {
             Ok(ended) => ended,
@@ -162,11 +169,20 @@ impl Uplink {
                 hangup.hang_up();
                 self.outbox.disconnected();
                 let reason = format!("no thread for the connection: {error}");
-                return SessionEnd::without_message(reason);
+                return Err(SessionEnd::without_message(reason));
             }
         };
         self.control.connected();
         debug!("Connected to server '{}'.", self.options.url);
+        Ok(OpenConnection { ended, hangup })
+    }
+
+    /// Connects, then sends and receives until the connection is lost or the agent ends.
+    fn session(&self, stop: &Receiver<()>, heartbeat: &Heartbeat) -> SessionEnd {
+        let OpenConnection { ended, hangup } = match self.open(heartbeat) {
+            Ok(connection) => connection,
+            Err(end) => return end,
+        };
         let stack = OwnStack::of_this_thread();
         let end = loop {
             heartbeat.turn();
@@ -186,7 +202,13 @@ impl Uplink {
                 recv(heartbeat.woken()) -> _ => {}
             }
         };
-        // Finally: notify the other threads, also after a clean end, since reports about other
+        self.close(end, &hangup)
+    }
+
+    /// Closes a connection whose stream has ended.
+    #[inline(never)] // As `open`.
+    fn close(&self, end: Result<ReadEnd, RecvError>, hangup: &Hangup) -> SessionEnd {
+        // Notify the other threads, also after a clean end, since reports about other
         // agents are outdated then as well. If the server has sent nothing, the scheduler is not
         // notified: nothing depends on such a connection, and there may be a new one each second.
         hangup.hang_up();
