@@ -65,8 +65,8 @@ const FOUND_HASTY: [u64; 1] = [2037];
 /// Seeds with all kinds of faults but `lags` that have found something since there are followers.
 const FOUND_NOW: [u64; 6] = [9004333, 9021256, 10023650, 10040068, 10046746, 10115132];
 /// Seeds with all kinds of faults that have found something since there are `lags`.
-const FOUND_WITH_ALL: [u64; 8] = [
-    10152932, 10156193, 10156534, 10162806, 10165594, 10166391, 10176075, 10184132,
+const FOUND_WITH_ALL: [u64; 9] = [
+    10152932, 10156193, 10156534, 10162806, 10165594, 10166391, 10176075, 10184132, 10206204,
 ];
 /// Events shown of a seed that failed.
 const SHOWN: usize = 200;

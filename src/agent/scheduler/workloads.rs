@@ -514,7 +514,7 @@ impl<C: Clock> WorkloadRecord<C> {
     ) -> Option<ExecutionState> {
         let before = before.get(instance);
         if state.phase == Phase::PendingInitial {
-            return self.shown_unstarted_state(state, before);
+            return self.shown_unstarted_state(instance, state, before);
         }
         let Some(before) = before else {
             return Some(state.clone());
@@ -535,6 +535,7 @@ impl<C: Clock> WorkloadRecord<C> {
     /// `None` if it is not shown.
     fn shown_unstarted_state(
         &self,
+        instance: &InstanceName,
         state: &ExecutionState,
         before: Option<&ExecutionState>,
     ) -> Option<ExecutionState> {
@@ -543,6 +544,14 @@ impl<C: Clock> WorkloadRecord<C> {
             return None;
         }
         let before = before?;
+        // The container was prepared for the deleted instance, which had not started, and stays
+        // for the staged one of the same name.
+        let is_staged = self
+            .staged()
+            .is_some_and(|staged| staged.instance == *instance);
+        if is_staged && before.phase == Phase::PendingWaitingToStart {
+            return None;
+        }
         // A text says why the container could not be removed.
         if state.additional_info.is_empty() {
             return Some(before.clone());

@@ -313,6 +313,34 @@ fn a_delete_after_the_switch_leaves_nothing() {
     assert_eq!((rig.agent.loops.count(), rig.sent()), (0, vec![]));
 }
 
+/// Seed 10206204 of the simulation: an update whose instance waited to start was rolled back, and
+/// the next one staged the same instance. The server never got the end of the first.
+#[test]
+fn waiting_instance_that_is_staged_again_ends_when_deleted() {
+    let mut rig = AgentRig::new();
+    let web = wanted_with("web", &block("new", "{}"), |workload| {
+        workload
+            .dependencies
+            .insert("db".to_owned(), AddCondition::Running);
+    });
+    stage(&mut rig, std::slice::from_ref(&web));
+    forget(&rig);
+    rig.add(std::slice::from_ref(&web));
+    let sent = rig.sent();
+    assert!(
+        sent[0].starts_with("web Pending(WaitingToStart)"),
+        "{sent:?}"
+    );
+    assert_eq!(rig.engine.containers().len(), 1, "it is prepared");
+    rig.change(&[], &[deleted_after(&web.instance, &[])]);
+    assert_eq!(rig.sent(), ["web Removed"]);
+    assert_eq!(rig.engine.containers().len(), 1, "it stays prepared");
+    stage(&mut rig, &[]);
+    rig.agent.pass(MINUTE);
+    assert!(rig.engine.containers().is_empty());
+    assert_eq!((rig.agent.loops.count(), rig.sent()), (0, vec![]));
+}
+
 #[test]
 fn staged_container_is_kept_while_the_switch_waits() {
     let mut rig = rig();
