@@ -61,6 +61,7 @@
 //! server          all decisions of a server
 //! store, hook     its writes to disk; outside programs that change or veto an update
 //! listen, tls, rx:peer, tx    its connections
+//! grpc-poll-0     sockets of gRPC; passes small messages on
 //! scheduler       all decisions of an agent about which workload is to run (agent/scheduler/)
 //! wl:name         all containers of one workload
 //! call:name       one long call of an engine for it: pull, create, init, start

@@ -2,7 +2,7 @@
 //! again without end.
 //!
 //! Thread: `uplink`; each connection has a reader `rx:server`, which passes messages to the
-//! scheduler.
+//! scheduler. `grpc-poll-0` delivers small responses itself.
 //! Takes: messages of the [`UplinkReader`]. Gives: responses for workloads to their control
 //! interfaces, everything else and the loss of the connection to the scheduler (may block there), a
 //! refusal of our version to `main`. Workloads run on whatever happens here.
@@ -241,7 +241,10 @@ impl Uplink {
     }
 
     /// Starts the thread `rx:server`. Returns the channel that receives the end of the stream.
-    fn start_reader(&self, receiver: ClientReceiver) -> io::Result<Receiver<ReadEnd>> {
+    fn start_reader(&self, mut receiver: ClientReceiver) -> io::Result<Receiver<ReadEnd>> {
+        // Waking another thread for a response would take longer than delivering it.
+        let control = self.control.clone();
+        receiver.give_responses_to(Box::new(move |response| control.deliver(response)));
         let (ended_sender, ended) = bounded(1);
         let control = self.control.clone();
         let scheduler = self.scheduler.clone();

@@ -2,28 +2,27 @@
 //!
 //! Thread: [`connect`] on `uplink` of the agent and `cli:rx` of `ank`;
 //! [`ClientSender`] on `uplink`, `control` and `scheduler`, and on `cli:rx` and `main` of `ank`;
-//! [`ClientReceiver`] on `rx:server` and `cli:rx`.
+//! [`ClientReceiver`] on `rx:server` and `cli:rx`, its small responses on `grpc-poll-0`.
 
 use super::address::{Security, ServerUrl};
-use super::convert::messages::{read_from_server, write_to_server};
+use super::convert::messages::{is_response, read_from_server, write_to_server};
 pub use super::grpc::Service;
 use super::grpc::{self, Keepalive, Received, wait_at_most};
 use super::pump::{self, GrpcConnection, Pump, PumpError};
+use super::stream_reader::StreamReader;
 use super::tls::{ClientTls, TlsLink};
 pub use super::tls::{TlsCause, TlsError};
 #[cfg(test)]
 use crate::limits::GOODBYE_MAX;
-use ankaios_model::messages::{FromServer, ToServer};
+use crate::limits::SMALL_RESPONSE;
+use ankaios_model::messages::{FromServer, Response, ToServer};
 use ankaios_platform::clock::{Clock, SystemClock};
 use ankaios_platform::limits::STACK_LARGE;
 use ankaios_platform::threads;
 use futures_executor::block_on;
 use futures_util::future::poll_fn;
-use futures_util::{Sink, SinkExt, StreamExt};
-use grpcio::{
-    Channel, ChannelBuilder, ClientDuplexReceiver, ClientDuplexSender, RpcStatus, RpcStatusCode,
-    WriteFlags,
-};
+use futures_util::{Sink, SinkExt};
+use grpcio::{Channel, ChannelBuilder, ClientDuplexSender, RpcStatus, RpcStatusCode, WriteFlags};
 use rustix::fd::{AsFd, IntoRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -145,7 +144,7 @@ pub struct ClientSender {
 
 /// Receives from the server.
 pub struct ClientReceiver {
-    stream: ClientDuplexReceiver<Received>,
+    stream: StreamReader,
     ended: Option<StreamEnd>,
     /// Whether the other side has sent a message: then it is a server.
     has_received: bool,
@@ -204,7 +203,7 @@ pub(super) fn connect_with(
     // Finally send the hello. If this fails the stream has ended, and its receiver returns why.
     let _ = sender.send(hello);
     let receiver = ClientReceiver {
-        stream,
+        stream: StreamReader::new(Box::new(stream)),
         ended: None,
         has_received: false,
         tls_end,
@@ -432,6 +431,25 @@ impl ClientSender {
 }
 
 impl ClientReceiver {
+    /// From the next message on gives small responses to `take`, on the thread of gRPC, which must
+    /// not wait. [`Self::receive`] returns all other messages, and large responses.
+    pub fn give_responses_to(&mut self, mut take: Box<dyn FnMut(Response) + Send>) {
+        self.stream.pass_with(Box::new(move |received| {
+            if received.len() > SMALL_RESPONSE {
+                return Some(received);
+            }
+            let bytes = received.unpack(SMALL_RESPONSE).ok()?;
+            if !is_response(&bytes) {
+                return Some(Received::Copied(bytes));
+            }
+            match read_from_server(&bytes) {
+                Ok(FromServer::Response(response)) => take(response),
+                _ => return Some(Received::Copied(bytes)),
+            }
+            None
+        }));
+    }
+
     /// Waits for the next message. One that cannot be understood is skipped.
     ///
     /// # Errors
@@ -441,7 +459,7 @@ impl ClientReceiver {
             if let Some(end) = &self.ended {
                 return Err(end.clone());
             }
-            match block_on(self.stream.next()) {
+            match self.stream.next() {
                 Some(Ok(received)) => {
                     self.has_received = true;
                     match decode(received) {

@@ -7,8 +7,8 @@
 //! client has acknowledged them, which a hostile one never does. So the gate acknowledges them for
 //! it.
 //!
-//! Thread: `listen`, one gate for each connection. `rx:<peer>` reports each message that it
-//! received.
+//! Thread: `listen`, one gate for each connection. [`super::stream`] reports each message that
+//! it received.
 //! Owns: how far the frames of a connection are. All connections share one [`Semaphore`].
 
 use super::pump::Gate;

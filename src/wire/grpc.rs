@@ -43,12 +43,17 @@ impl Service {
     }
 }
 
-/// A message as it was received: still in pieces, of which gRPC has the memory.
-pub(crate) struct Received(grpcio::MessageReader);
+/// A message as it was received.
+pub(crate) enum Received {
+    /// In pieces, of which gRPC has the memory.
+    Pieces(grpcio::MessageReader),
+    /// Copied from these.
+    Copied(Vec<u8>),
+}
 
 const RECEIVED: Marshaller<Received> = Marshaller {
     ser: never_sent,
-    de: |reader| Ok(Received(reader)),
+    de: |reader| Ok(Received::Pieces(reader)),
 };
 
 /// The client's side of a method.
@@ -105,12 +110,18 @@ pub(crate) struct NotUnpacked {
 impl Received {
     /// Bytes of the message.
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        match self {
+            Self::Pieces(reader) => reader.len(),
+            Self::Copied(bytes) => bytes.len(),
+        }
     }
 
-    /// Copies the message, unless it has more than `max` bytes.
+    /// Copies the message, unless that was done before, or it has more than `max` bytes.
     pub(crate) fn unpack(self, max: usize) -> Result<Vec<u8>, NotUnpacked> {
-        let Self(mut reader) = self;
+        let mut reader = match self {
+            Self::Pieces(reader) => reader,
+            Self::Copied(bytes) => return Ok(bytes),
+        };
         let length = reader.len();
         if length > max {
             // The response to a request needs its id, which is at the beginning.

@@ -24,6 +24,7 @@ mod pump;
 pub mod semaphore;
 pub mod server_endpoint;
 mod stream;
+mod stream_reader;
 mod tls;
 mod writer;
 

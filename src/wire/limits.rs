@@ -48,6 +48,9 @@ pub(crate) const PEER_SLOWEST: u64 = 128 * 1024;
 /// before the next one. Half of the smallest window of a stream, so that it normally leaves at
 /// once.
 pub(crate) const PEER_SMALL_MESSAGE: usize = 32 * 1024;
+/// A response up to this size, in bytes, is read on the thread of gRPC. Reading a larger one takes
+/// longer than waking another thread.
+pub(crate) const SMALL_RESPONSE: usize = 32 * 1024;
 /// After an agent was sent states of others, further ones are collected in one message for this
 /// long, so that a burst of changes on many agents does not cost agents times changes.
 pub(crate) const STATES_REST: Duration = Duration::from_millis(20);

@@ -103,7 +103,7 @@ pub struct ServerEndpoint {
 
 /// What all connections share.
 struct Shared {
-    streams: Streams,
+    streams: Arc<Streams>,
     next_peer: AtomicU64,
     /// Open connections by the number that gRPC names them with. An entry is replaced when its
     /// number is used again, so there are at most [`CONNECTION_FD_END`].
@@ -207,7 +207,7 @@ impl ServerEndpoint {
         }
         // Then start gRPC.
         let shared = Arc::new(Shared {
-            streams: Streams {
+            streams: Arc::new(Streams {
                 inbox,
                 arriving: Semaphore::new(arriving_bytes),
                 decoded: Semaphore::new(1),
@@ -216,7 +216,7 @@ impl ServerEndpoint {
                 message_max: options.message_max,
                 commander_names: options.commander_names.clone(),
                 writer: StreamWriter::start(watched)?,
-            },
+            }),
             next_peer: AtomicU64::new(1),
             connections: Mutex::default(),
             open: Mutex::default(),

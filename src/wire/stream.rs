@@ -1,6 +1,7 @@
 //! Reads one stream: its hello, then its messages for the server.
 //!
-//! Thread: `rx:<peer>`, one per stream; it waits when the inbox of the server has no room.
+//! Thread: `rx:<peer>`, one per stream, for the hello, for large messages, and when it must wait for
+//! a permit or for room in the inbox of the server; `grpc-poll-0` forwards all other messages.
 //! Gives: [`PeerEvent`] to the server, and the writing end of the stream to `tx`.
 
 use super::convert::Left;
@@ -11,16 +12,16 @@ use super::hello::{NO_HELLO, check_hello, check_user, refusal};
 use super::outbox::{Outgoing, outbox_waking};
 use super::peer::{MessagePermits, PeerEvent, PeerHello, PeerId, PeerOrigin};
 use super::semaphore::{Permit, Semaphore};
+use super::stream_reader::StreamReader;
 use super::writer::{PeerStream, StreamWriter};
 use crate::limits::{
     AGENT_REQUEST_MAX, FIRST_MESSAGE_MAX, HELLO_MAX, INBOX_SMALL_MESSAGE, PEER_STUCK,
     SERVER_INBOX_OF_STREAM,
 };
 use ankaios_model::messages::ToServer;
-use ankaios_model::names::excerpt;
+use ankaios_model::names::{Name, excerpt};
 use ankaios_platform::logging::log_source;
-use crossbeam_channel::Sender;
-use futures_executor::block_on;
+use crossbeam_channel::{Sender, TrySendError};
 use futures_util::stream::Peekable;
 use futures_util::{Sink, StreamExt};
 use grpcio::{DuplexSink, RequestStream, RpcStatus, RpcStatusCode, WriteFlags};
@@ -76,7 +77,7 @@ pub(crate) struct Client {
 impl Streams {
     /// Reads a stream until it ends.
     pub(crate) fn serve(
-        &self,
+        self: &Arc<Self>,
         peer: PeerId,
         service: Service,
         client: &Client,
@@ -134,7 +135,17 @@ impl Streams {
         } else {
             self.message_max
         };
-        let is_served = self.pass_on(peer, client, longest, requests);
+        let forwarder = Arc::new(Forwarder {
+            streams: self.clone(),
+            peer,
+            from,
+            log_source: Name::from(origin.holder()),
+            in_flight: in_flight.clone(),
+            own: client.own,
+            longest,
+            slots: Semaphore::in_batches(SERVER_INBOX_OF_STREAM),
+        });
+        let is_served = forwarder.forward_all(requests);
         in_flight.stream_ended();
         if is_served {
             let _ = self.inbox.send(PeerEvent::Closed { peer }); // Gone only when the server ends.
@@ -179,51 +190,6 @@ impl Streams {
         Ok(hello)
     }
 
-    /// Passes messages of at most `longest` bytes on to the server until the stream ends. Returns
-    /// whether the server still runs.
-    fn pass_on(
-        &self,
-        peer: PeerId,
-        client: &Client,
-        longest: usize,
-        mut requests: Requests,
-    ) -> bool {
-        let from = client.connection.origin.to_string();
-        let slots = Semaphore::in_batches(SERVER_INBOX_OF_STREAM);
-        loop {
-            // First a slot: without one the next message stays with gRPC, which stops reading.
-            let slot = slots.acquire(1);
-            // A stream that failed returns errors without end, so the first one ends it.
-            let Some(Ok(received)) = block_on(requests.next()) else {
-                return true;
-            };
-            let arriving = client.connection.in_flight.arrived(received.len());
-            let mut decoded = Permit::default();
-            let message = match self.read(received, longest, &mut decoded, &from) {
-                // Only our agents send an empty list of states to say that their states are
-                // complete.
-                Some(ToServer::StatesComplete) if !client.own => {
-                    ToServer::WorkloadStates(Vec::new())
-                }
-                Some(message) => message,
-                None => return true,
-            };
-            drop(arriving);
-            let permits = MessagePermits {
-                _decoded: decoded,
-                slot,
-            };
-            let event = PeerEvent::Message {
-                peer,
-                message,
-                permits,
-            };
-            if self.inbox.send(event).is_err() {
-                return false;
-            }
-        }
-    }
-
     /// Decodes a message of a peer at `from`; `None` when it cannot be decoded. A message that
     /// takes much memory acquires `decoded` first.
     ///
@@ -246,14 +212,9 @@ impl Streams {
                 };
             }
         };
-        // First try a small message without a permit. If it has many parts, it takes too much
-        // memory for that.
-        if bytes.len() < INBOX_SMALL_MESSAGE {
-            let mut left = Left::at_most(INBOX_SMALL_MESSAGE, &bytes);
-            let message = read_to_server(&bytes, &mut left).ok();
-            if left.refused().is_none() {
-                return message;
-            }
+        // First try it without a permit.
+        if let Some(message) = read_small(&bytes) {
+            return Some(message);
         }
         // Then decode any other message with a permit.
         *decoded = self.decoded.acquire(1);
@@ -267,6 +228,112 @@ impl Streams {
                 Some(message.unwrap_or(ToServer::Empty))
             }
         }
+    }
+}
+
+/// The way of the messages of one stream to the server.
+struct Forwarder {
+    streams: Arc<Streams>,
+    peer: PeerId,
+    /// Its origin, for log lines.
+    from: String,
+    /// The source of its log lines.
+    log_source: Name,
+    in_flight: Arc<InFlightMessages>,
+    /// Whether it is a program of this project.
+    own: bool,
+    /// Longest message that is decoded, in bytes.
+    longest: usize,
+    /// Messages that the server has not handled.
+    slots: Arc<Semaphore>,
+}
+
+impl Forwarder {
+    /// Forwards messages until the stream ends. Returns whether the server still runs.
+    fn forward_all(self: &Arc<Self>, requests: Requests) -> bool {
+        let forwarder = self.clone();
+        let forward_now = Box::new(move |received| forwarder.forward_now(received));
+        let mut reader = StreamReader::passing(Box::new(requests), forward_now);
+        loop {
+            // First a slot: without one the next message stays with gRPC, which stops reading.
+            let slot = self.slots.acquire(1);
+            // A stream that failed returns errors without end, so the first one ends it.
+            let Some(Ok(received)) = reader.next() else {
+                return true;
+            };
+            let arriving = self.in_flight.arrived(received.len());
+            let mut decoded = Permit::default();
+            let read = self
+                .streams
+                .read(received, self.longest, &mut decoded, &self.from);
+            let Some(message) = read else {
+                return true;
+            };
+            drop(arriving);
+            if self
+                .streams
+                .inbox
+                .send(self.event(message, decoded, slot))
+                .is_err()
+            {
+                return false;
+            }
+        }
+    }
+
+    /// Forwards a small message on the thread of gRPC. Returns any other one, and one for which the
+    /// server has no room.
+    fn forward_now(&self, received: Received) -> Option<Received> {
+        if received.len() >= INBOX_SMALL_MESSAGE.min(self.longest) {
+            return Some(received);
+        }
+        let Some(slot) = self.slots.try_acquire(&mut None, 1) else {
+            return Some(received);
+        };
+        let _source = log_source(self.log_source.clone());
+        let Ok(bytes) = received.unpack(self.longest) else {
+            return None; // gRPC can read each of its own messages.
+        };
+        let Some(message) = read_small(&bytes) else {
+            return Some(Received::Copied(bytes));
+        };
+        let event = self.event(message, Permit::default(), slot);
+        if let Err(TrySendError::Full(_)) = self.streams.inbox.try_send(event) {
+            return Some(Received::Copied(bytes));
+        }
+        drop(self.in_flight.arrived(bytes.len()));
+        None
+    }
+
+    fn event(&self, message: ToServer, decoded: Permit, slot: Permit) -> PeerEvent {
+        let message = match message {
+            // Only our agents send an empty list of states to say that their states are complete.
+            ToServer::StatesComplete if !self.own => ToServer::WorkloadStates(Vec::new()),
+            message => message,
+        };
+        let permits = MessagePermits {
+            _decoded: decoded,
+            slot,
+        };
+        PeerEvent::Message {
+            peer: self.peer,
+            message,
+            permits,
+        }
+    }
+}
+
+/// Decodes a small message, which needs no permit. `None` when it has many parts, which take too
+/// much memory for that, and when it cannot be decoded.
+fn read_small(bytes: &[u8]) -> Option<ToServer> {
+    if bytes.len() >= INBOX_SMALL_MESSAGE {
+        return None;
+    }
+    let mut left = Left::at_most(INBOX_SMALL_MESSAGE, bytes);
+    let message = read_to_server(bytes, &mut left).ok()?;
+    match left.refused() {
+        None => Some(message),
+        Some(_) => None,
     }
 }
 

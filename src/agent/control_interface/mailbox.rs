@@ -2,7 +2,7 @@
 //! and no sender waits. Both belong to one generation: a container of the workload, from its hello
 //! on. A response to an earlier generation is not for this one.
 //!
-//! Thread: none, a plain value; `rx:server` and `control` put, `control` takes, see
+//! Thread: none, a plain value; `grpc-poll-0`, `rx:server` and `control` put, `control` takes, see
 //! [`super::ControlHub`].
 
 use super::pipes::DirectPipe;

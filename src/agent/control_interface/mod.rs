@@ -5,16 +5,16 @@
 //! makes the next one wait for its response, or for some seconds. [`super::uplink_outbox`] sends
 //! it. At the server it continues in `wire/stream.rs` and `server/requests.rs`.
 //!
-//! The way of a response: `rx:server` passes it to [`ControlHub::deliver`], it waits in the
-//! [`mailbox`], and [`poller`] writes it.
+//! The way of a response: `grpc-poll-0`, or `rx:server` if it is large, passes it to
+//! [`ControlHub::deliver`], it waits in the [`mailbox`], and [`poller`] writes it.
 //!
 //! The agent puts `<workload>@<generation>@` before the id of a request. A generation begins with
 //! each container, and with a hello after the pipe was closed. Its end cancels its open requests,
 //! and responses to it are dropped.
 //!
-//! Thread: [`ControlHub::deliver`] on `rx:server`, [`ControlHub::open`] and [`ControlInterface`] on
-//! `wl:<name>`, which makes and removes the FIFOs; everything else on `control`. No thread waits
-//! for a workload.
+//! Thread: [`ControlHub::deliver`] on `grpc-poll-0` and `rx:server`, [`ControlHub::open`] and
+//! [`ControlInterface`] on `wl:<name>`, which makes and removes the FIFOs; everything else on
+//! `control`. No thread waits for a workload.
 //! Owns: the interfaces of all workloads and their mailboxes, behind locks that are held for a
 //! moment only.
 

@@ -3,7 +3,7 @@
 //!
 //! Thread: `control`, one for all workloads.
 //! Owns: the open FIFOs, the sessions, the message being written to each workload.
-//! Takes: new, restarted and ended interfaces of `wl:<name>`, responses of `rx:server`. Gives:
+//! Takes: new, restarted and ended interfaces of `wl:<name>`, responses of the server. Gives:
 //! requests to `uplink` (never waits). Reading and writing of a workload are independent of each
 //! other and of other workloads, except for large messages: one at a time is read, until `uplink`
 //! has taken it, and the next one waits in its pipe.
@@ -620,8 +620,8 @@ impl PipeLink {
         self.full = self.has_something();
     }
 
-    /// Leaves the pipe to the next response until the next turn, if the link is idle. `rx:server`
-    /// can then write the response without waking this thread.
+    /// Leaves the pipe to the next response until the next turn, if the link is idle. The thread
+    /// that receives the response can then write it without waking this one.
     fn leave_pipe(&self) {
         let is_idle = !self.broken
             && !self.full

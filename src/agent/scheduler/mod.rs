@@ -307,7 +307,7 @@ impl<C: Clock> Scheduler<C> {
             FromServer::WorkloadStates(states) => {
                 self.workloads.take_foreign(states);
             }
-            FromServer::Response(_) => {} // `rx:server` has passed it to its workload.
+            FromServer::Response(_) => {} // `uplink.rs` has passed it to its workload.
             FromServer::LogsRequest {
                 request_id,
                 request,

@@ -38,6 +38,8 @@ use std::sync::Arc;
 
 /// Field of a request in messages of workloads and of peers of the server.
 const REQUEST: u32 = 3;
+/// The tag of a response in messages of the server: field 3, of bytes.
+const RESPONSE_TAG: u8 = 3 << 3 | 2;
 /// The masks of a read.
 const FIELD_MASK: u32 = 1;
 /// Fields of a request: its id, and two of its possible contents.
@@ -774,6 +776,11 @@ pub fn write_from_server(message: &FromServer) -> Vec<u8> {
         FromServerEnum: message.write(),
         ..Default::default()
     })
+}
+
+/// Whether this message of the server is a response; without reading it.
+pub(crate) fn is_response(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&RESPONSE_TAG)
 }
 
 /// Reads a message of the server.
