@@ -17,6 +17,10 @@ use std::thread::Thread;
 /// The messages of a stream, as gRPC gives them.
 pub(crate) type Messages = Box<dyn Stream<Item = grpcio::Result<Received>> + Unpin + Send>;
 
+/// The next message; `None` at the end of the stream. A stream that failed returns errors without
+/// end.
+pub(crate) type Next = Option<grpcio::Result<Received>>;
+
 /// Passes a message on. Returns one for which it would have to wait, or which takes long.
 pub(crate) type PassNow = Box<dyn FnMut(Received) -> Option<Received> + Send>;
 
@@ -30,8 +34,8 @@ struct State {
     /// this state.
     messages: Option<Messages>,
     pass_now: PassNow,
-    /// What was left to the thread of the stream.
-    left: Option<Option<grpcio::Result<Received>>>,
+    /// A message, or the end, for the thread of the stream.
+    left: Option<Next>,
     /// The thread of the stream while it waits.
     waiting: Option<Thread>,
 }
@@ -58,8 +62,7 @@ impl StreamReader {
     }
 
     /// Waits for a message that `pass_now` has returned, or that came while this thread was busy.
-    /// `None` at the end of the stream. A stream that failed returns errors without end.
-    pub(crate) fn next(&mut self) -> Option<grpcio::Result<Received>> {
+    pub(crate) fn next(&mut self) -> Next {
         let waker = Waker::from(self.0.clone());
         loop {
             let mut state = self.0.0.lock();
@@ -82,7 +85,7 @@ impl Drop for StreamReader {
 }
 
 impl State {
-    fn poll(&mut self, waker: &Waker) -> Poll<Option<grpcio::Result<Received>>> {
+    fn poll(&mut self, waker: &Waker) -> Poll<Next> {
         if let Some(left) = self.left.take() {
             return Poll::Ready(left);
         }
@@ -93,7 +96,7 @@ impl State {
     }
 
     /// Passes messages on until none is there. Returns the first one that cannot be passed on.
-    fn pass_on(&mut self, waker: &Waker) -> Poll<Option<grpcio::Result<Received>>> {
+    fn pass_on(&mut self, waker: &Waker) -> Poll<Next> {
         loop {
             match self.poll(waker) {
                 Poll::Ready(Some(Ok(received))) => {
