@@ -1,8 +1,9 @@
 //! Watches the states of the containers of one runtime and reports changes.
 //!
-//! After the end of a process the checker lists the containers, once for all that ended together. Another listing at a long interval shows changes that no event reports. Where the end
-//! of a process cannot be noticed, the containers are listed every second. While nothing is
-//! watched, nothing is listed.
+//! After the end of a process the checker lists the containers, once for all that ended together.
+//! Another listing at a long interval shows changes that no event reports. Where the end of a
+//! process cannot be noticed, the containers are listed every second. While nothing is watched,
+//! nothing is listed.
 //!
 //! Thread: `watch`, which never waits for an engine; see [`thread`].
 //! Owns: the watched containers, the state last reported of each, the time of the next listing.

@@ -208,9 +208,9 @@ impl Uplink {
     /// Closes a connection whose stream has ended.
     #[inline(never)] // As `open`.
     fn close(&self, end: Result<ReadEnd, RecvError>, hangup: &Hangup) -> SessionEnd {
-        // Notify the other threads, also after a clean end, since reports about other
-        // agents are outdated then as well. If the server has sent nothing, the scheduler is not
-        // notified: nothing depends on such a connection, and there may be a new one each second.
+        // Notify the other threads, also after a clean end, since reports about other agents are
+        // outdated then as well. If the server has sent nothing, the scheduler is not notified:
+        // nothing depends on such a connection, and there may be a new one each second.
         hangup.hang_up();
         self.outbox.disconnected();
         let has_sent_nothing = matches!(end, Ok(ReadEnd { greeted: false, .. }));

@@ -231,12 +231,12 @@ fn serve(
     let tls = protection_for_log(&options);
     server.set_own_certificate(expiry::own(&options.security));
     let manager = ServiceManager::from_environment();
-    // A needed thread that ends closes `signals`, which ends the wait for a signal below.
     let EndWait {
         mut signals,
         woken,
         wake,
     } = end;
+    // A needed thread that ends closes `signals` and wakes `main`: both waits below end then.
     let (send_lost, lost_threads) = bounded(1);
     let signals_handle = signals.handle();
     let mut watched = WatchedThreads::new(move |name| {
