@@ -358,3 +358,6 @@ fn name_thread(peer: &str) {
         let _ = rustix::thread::set_name(&name); // Without it the thread keeps its earlier name.
     }
 }
+
+#[cfg(test)]
+mod tests;
